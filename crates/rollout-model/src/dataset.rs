@@ -1,6 +1,7 @@
-//! Rows of a dataset, and the inputs that rollouts start from.
+//! The rows of a dataset, and the inputs of rollouts.
 //!
-//! A dataset is a JSON Lines file, a JSON file with one list, or rows made in code. [`Format`] turns rows into inputs:
+//! A dataset is a JSON Lines file, a JSON file with one list, or rows created in code. [`Format`] turns rows into
+//! inputs:
 //!
 //! ```
 //! use rollout::model::dataset::{Format, rows};
@@ -35,10 +36,10 @@ use rollout_core::text::hex;
 /// One row of a dataset: its columns by name.
 pub type Row = Map<String, Value>;
 
-/// How many problems of a dataset are told.
-const TOLD: usize = 20;
+/// How many problems of a dataset an error message lists.
+const MAX_LISTED: usize = 20;
 
-/// Why a dataset cannot be used.
+/// Why a dataset is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ExamplesError {
     /// The file cannot be read.
@@ -49,36 +50,41 @@ pub enum ExamplesError {
         /// Why.
         source: io::Error,
     },
-    /// The examples cannot be put where the run finds them.
-    #[error("cannot keep the examples in a temporary file")]
+    /// The examples cannot be stored for the run.
+    #[error("cannot write the examples to a temporary file")]
     Store(#[source] io::Error),
-    /// Rows are not as they have to be: every problem with its row.
-    #[error("{}", Told(.0))]
+    /// Rows are invalid: every problem with its row.
+    #[error("{}", ProblemList(.0))]
     Rows(Vec<Problem>),
     /// There is no row at all.
     #[error("the dataset is empty")]
     Empty,
 }
 
-/// What is wrong with one row.
+/// A problem of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which row: its line in a file, from 1, or its place in a list, from 1.
+    /// Its line in a file, or its position in a list, from 1.
     pub row: usize,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
 }
 
-struct Told<'a>(&'a [Problem]);
+struct ProblemList<'a>(&'a [Problem]);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ProblemList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the dataset has {} bad row{}:", self.0.len(), if self.0.len() == 1 { "" } else { "s" })?;
-        for Problem { row, message } in self.0.iter().take(TOLD) {
+        write!(
+            f,
+            "the dataset has {} invalid row{}:",
+            self.0.len(),
+            if self.0.len() == 1 { "" } else { "s" }
+        )?;
+        for Problem { row, message } in self.0.iter().take(MAX_LISTED) {
             write!(f, "\n  row {row}: {message}")?;
         }
-        if self.0.len() > TOLD {
-            write!(f, "\n  and {} more", self.0.len() - TOLD)?;
+        if self.0.len() > MAX_LISTED {
+            write!(f, "\n  and {} more", self.0.len() - MAX_LISTED)?;
         }
         Ok(())
     }
@@ -86,7 +92,7 @@ impl fmt::Display for Told<'_> {
 
 /// Reads rows from text: JSON Lines, or one JSON list of objects.
 ///
-/// Empty lines are left out. All bad lines are reported at once.
+/// Empty lines are ignored. All invalid lines are reported at once.
 pub fn rows(text: &str) -> Result<Vec<Row>, ExamplesError> {
     let mut rows = Vec::new();
     let take = |row| {
@@ -100,7 +106,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>, ExamplesError> {
     if rows.is_empty() { Err(ExamplesError::Empty) } else { Ok(rows) }
 }
 
-/// Why rows were not read to their end.
+/// Why reading stopped before the end.
 enum Unread {
     Rows(ExamplesError),
     Io(io::Error),
@@ -119,7 +125,7 @@ fn open(path: &Path) -> Result<impl BufRead, Unread> {
     File::open(path).map(|file| BufReader::with_capacity(1 << 16, file)).map_err(Unread::Io)
 }
 
-/// Reads rows one after the other, until `take` has enough of them.
+/// Reads rows in order, until `take` has enough of them.
 fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) -> Result<(), Unread> {
     if reader.fill_buf().map_err(Unread::Io)?.starts_with("\u{feff}".as_bytes()) {
         reader.consume('\u{feff}'.len_utf8());
@@ -134,7 +140,7 @@ fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) 
             first => break first,
         }
     };
-    // With the blank lines before it, so that lines are counted from the first.
+    // The blank lines before it are included, so that lines are counted from the first.
     let reader = blank.as_slice().chain(reader);
     let mut checked = CheckedRows { take, problems: Vec::new() };
     match first {
@@ -143,7 +149,7 @@ fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) 
             let read = json.deserialize_seq(&mut checked).and_then(|_| json.end());
             match read {
                 Err(error) if error.is_io() => return Err(Unread::Io(error.into())),
-                // What was enough is not read to its end.
+                // The rest of the list is not read.
                 Err(error) if !error.to_string().starts_with(ENOUGH) => {
                     let message = format!("not a JSON list: {error}");
                     let problems = vec![Problem { row: error.line(), message }];
@@ -160,10 +166,10 @@ fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) 
     }
 }
 
-/// Ends the reading of a list.
+/// Stops the reading of a list.
 const ENOUGH: &str = "enough";
 
-/// Takes rows, and keeps what is wrong with others.
+/// Passes on valid rows, and collects the problems of the others.
 struct CheckedRows<F> {
     take: F,
     problems: Vec<Problem>,
@@ -189,8 +195,8 @@ impl<F: FnMut(Row) -> ControlFlow<()>> CheckedRows<F> {
     fn row(&mut self, number: usize, row: Result<Value, serde_json::Error>) -> ControlFlow<()> {
         let message = match row {
             Ok(Value::Object(row)) => return (self.take)(row),
-            Ok(_) => "a row is a JSON object".to_owned(),
-            // The line that the parser counts is the first of one.
+            Ok(_) => "a row must be a JSON object".to_owned(),
+            // The parser sees one line at a time, so its line number is always 1.
             Err(error) => format!("not JSON: {error}").replace(" at line 1 column ", " at column "),
         };
         self.problems.push(Problem { row: number, message });
@@ -219,21 +225,21 @@ impl<'de, F: FnMut(Row) -> ControlFlow<()>> Visitor<'de> for &mut CheckedRows<F>
 /// How the rows of a dataset become inputs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Format {
-    /// Comes first in every prompt, unless a prompt begins with a system message already.
+    /// The first message of every prompt, unless the prompt starts with a system message.
     pub system_prompt: Option<String>,
     /// Messages between the system prompt and the question, for rows that have a `question` and no `prompt`.
     pub few_shot: Messages,
-    /// The task of rows that name none. `default` if absent.
+    /// The task of rows that have none. `default` if absent.
     pub task: Option<String>,
 }
 
 impl Format {
-    /// Makes the inputs of rollouts.
+    /// Converts rows to the inputs of rollouts.
     ///
-    /// A row has a `prompt` (messages, or a text that the user says) or a `question`; it may have an `answer`, `info` (an
-    /// object, or one as JSON text), a `task` and further columns, which rubrics can see. `example_id` is the row's
-    /// place from 0. A column of that name is kept if it holds whole numbers, each once, and becomes `src_id` if not. A
-    /// column `env_id` is dropped.
+    /// A row has a `prompt` (messages, or a text of the user) or a `question`. It may have an `answer`, `info` (an
+    /// object, or its JSON text), a `task` and further columns, which rubrics can read. `example_id` is the position of
+    /// the row, from 0. A column of that name is kept if it contains unique whole numbers, and renamed to `src_id` if
+    /// not. A column `env_id` is dropped.
     pub fn inputs(&self, rows: Vec<Row>) -> Result<Vec<RolloutInput>, ExamplesError> {
         let mut inputs = Vec::with_capacity(rows.len());
         let mut taking = Taking::new(self, rows.iter().all(is_numbered));
@@ -244,8 +250,8 @@ impl Format {
         Ok(inputs)
     }
 
-    /// Makes the inputs of the rows of a file, one after the other: JSON Lines, or one JSON list of objects. Blocks while
-    /// it reads. An error of `take` ends it.
+    /// Converts the rows of a file to inputs, in order: JSON Lines, or one JSON list of objects. Blocks while it reads.
+    /// An error of `take` stops it.
     pub fn each_input(
         &self,
         path: &Path,
@@ -281,22 +287,22 @@ impl Format {
         let task = match take("task") {
             None => self.task.clone().unwrap_or_else(|| "default".to_owned()),
             Some(Value::String(task)) => task,
-            Some(_) => return Err("`task` is a text".to_owned()),
+            Some(_) => return Err("`task` must be a string".to_owned()),
         };
         let answer = match take("answer") {
             None => None,
             Some(Value::String(text)) => Some(text),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Some(value.to_string()),
-            Some(_) => return Err("`answer` is a text or a number".to_owned()),
+            Some(_) => return Err("`answer` must be a string or a number".to_owned()),
         };
         let info = match take("info") {
             None => None,
             Some(Value::Object(info)) => Some(info),
             Some(Value::String(text)) => match serde_json::from_str(&text) {
                 Ok(Value::Object(info)) => Some(info),
-                _ => return Err("`info` is an object, or the JSON of one".to_owned()),
+                _ => return Err("`info` must be an object, or the JSON text of one".to_owned()),
             },
-            Some(_) => return Err("`info` is an object, or the JSON of one".to_owned()),
+            Some(_) => return Err("`info` must be an object, or the JSON text of one".to_owned()),
         };
         let prompt = match (take("prompt"), row.get("question")) {
             (Some(prompt), _) => self.prompt(prompt)?,
@@ -305,8 +311,8 @@ impl Format {
                 let shots = self.few_shot.iter().cloned();
                 system.chain(shots).chain([Arc::new(Message::user(question.as_str()))]).collect()
             }
-            (None, Some(_)) => return Err("`question` is a text".to_owned()),
-            (None, None) => return Err("a row has a `prompt` or a `question`".to_owned()),
+            (None, Some(_)) => return Err("`question` must be a string".to_owned()),
+            (None, None) => return Err("missing `prompt` or `question`".to_owned()),
         };
         Ok(RolloutInput { prompt, example_id, task, answer, info, extra: row })
     }
@@ -322,24 +328,24 @@ impl Format {
             prompt.insert(0, Arc::new(Message::system(system.as_str())));
         }
         if prompt.is_empty() {
-            return Err("`prompt` has no message".to_owned());
+            return Err("`prompt` is empty".to_owned());
         }
         Ok(prompt)
     }
 }
 
-/// Whether a row has a number that can be that of its example.
+/// Whether the `example_id` of a row can be used.
 fn is_numbered(row: &Row) -> bool {
     row.get("example_id").is_some_and(Value::is_u64)
 }
 
-/// Makes inputs of rows, and keeps what is wrong with others.
+/// Converts rows to inputs, and collects the problems of the others.
 struct Taking<'a> {
     format: &'a Format,
-    /// Whether all rows have numbers of their own.
+    /// Whether all rows have ids of their own.
     numbered: bool,
     rows: usize,
-    /// The row of each number.
+    /// The row of each id.
     seen: HashMap<u64, usize>,
     problems: Vec<Problem>,
 }
@@ -357,7 +363,7 @@ impl<'a> Taking<'a> {
         let example_id = match id.as_ref().and_then(Value::as_u64).filter(|_| self.numbered) {
             Some(id) => {
                 if let Some(first) = self.seen.insert(id, self.rows) {
-                    let message = format!("example_id {id} is that of row {first} too");
+                    let message = format!("example_id {id} is already used in row {first}");
                     self.problems.push(Problem { row: self.rows, message });
                 }
                 id
@@ -381,10 +387,10 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// Brings items into an order that depends on the seed alone: on every machine and in every version the same.
+/// Shuffles items in an order that depends only on the seed: the same on every machine and in every version.
 ///
-/// The algorithm is that of Fisher and Yates from the last item down, with numbers of SplitMix64; the item at place `i`
-/// changes places with the one at `(number × (i + 1)) / 2⁶⁴`.
+/// The algorithm is Fisher-Yates from the last item down, with numbers of SplitMix64. The item at index `i` is swapped
+/// with the one at `(number × (i + 1)) / 2⁶⁴`.
 pub fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut state = seed;
     let mut number = move || {
@@ -400,7 +406,7 @@ pub fn shuffle<T>(items: &mut [T], seed: u64) {
     }
 }
 
-/// The hash of what the rollouts of an example start from.
+/// The hash of the inputs of an example's rollouts.
 pub fn content_hash(inputs: &[RolloutInput]) -> String {
     hash_text(&content_digest(inputs))
 }
@@ -414,7 +420,7 @@ pub fn content_digest(inputs: &[RolloutInput]) -> [u8; 32] {
     digest(inputs.iter().map(value).collect())
 }
 
-/// `sha256:` and the hash of a value, the same whatever the order of its keys.
+/// `sha256:` and the hash of a value, independent of the order of its keys.
 pub fn hash(value: &Value) -> String {
     hash_text(&digest(value.clone()))
 }
@@ -424,7 +430,7 @@ fn digest(mut value: Value) -> [u8; 32] {
     Sha256::digest(value.to_string()).into()
 }
 
-/// A hash as it is written.
+/// The text form of a hash.
 pub fn hash_text(digest: &[u8]) -> String {
     format!("sha256:{}", hex(digest))
 }
@@ -434,10 +440,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_an_example_stays_what_it_is() {
+    fn the_hash_of_an_example_never_changes() {
         let rows = rows(r#"{"question": "2+2?", "answer": 4}"#).unwrap();
         let inputs = Format::default().inputs(rows).unwrap();
         let golden = "sha256:96fa8dd0cac9e0866a8d929b27316e02e350b5e01625a0aefac57a127b080792";
-        assert_eq!(content_hash(&inputs), golden, "jobs of before could not be resumed");
+        assert_eq!(content_hash(&inputs), golden, "older jobs could not be resumed");
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -28,19 +28,19 @@ use rollout_core::{message::ToolDef, response::TokenUsage, row::STOPPED_BY_TIMEO
 const HAS_ERROR: &str = "has_error";
 const PROMPT_TOO_LONG: &str = "prompt_too_long";
 
-/// Why a rollout has no state to show.
+/// Why a rollout has no state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Halt {
-    /// The server refuses the key, or cannot do what the settings of the model ask for: no other rollout can do better.
+    /// The server rejects the key, or does not support the settings of the model. Every other rollout would fail too.
     Unauthorized(Error),
-    /// Somebody cancelled it. Its cleanups ran.
+    /// The rollout was cancelled. Its cleanups ran.
     Cancelled,
 }
 
-/// Leads a model through an example until a stop condition is met. What goes wrong on the way is in the state.
+/// Runs a model on an example until a stop condition is met. Errors are recorded in the state.
 ///
 /// Whatever ends the rollout (a stop condition, an error, a panic of a hook, the time limit or a cancellation), its
-/// completion is rendered and its cleanups are run.
+/// completion is rendered and its cleanups run.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -64,12 +64,22 @@ pub enum Halt {
 /// match rollout(&SingleTurn, &Limits::default(), input, Arc::new(model), &never).await {
 ///     Ok(state) => assert_eq!(state.trajectory[0].completion[0].text(), "4"),
 ///     Err(Halt::Unauthorized(error)) => return Err(error.into()),
-///     Err(Halt::Cancelled) => unreachable!("nobody cancels it"),
+///     Err(Halt::Cancelled) => unreachable!("the token is never cancelled"),
 /// }
 /// # Ok(())
 /// # }
 /// ```
-pub async fn rollout(
+pub fn rollout<'a>(
+    interaction: &'a dyn Interaction,
+    limits: &'a Limits,
+    input: RolloutInput,
+    model: Arc<Model>,
+    cancel: &'a CancellationToken,
+) -> BoxFuture<'a, Result<State, Halt>> {
+    Box::pin(drive(interaction, limits, input, model, cancel))
+}
+
+async fn drive(
     interaction: &dyn Interaction,
     limits: &Limits,
     input: RolloutInput,
@@ -100,9 +110,9 @@ pub async fn rollout(
     };
     let halt = match end {
         End::Stopped => None,
-        // An image that is long in coming is no fault of the model.
+        // A slow image download is not the fault of the model.
         End::TimeUp if !is_set_up.into_inner() => {
-            let text = "the time was up before the rollout was set up";
+            let text = "the rollout timed out during its setup";
             state.error.get_or_insert_with(|| Error::new(ErrorKind::Infra, text));
             complete(&mut state, HAS_ERROR.into(), started);
             None
@@ -126,7 +136,7 @@ pub async fn rollout(
     }
 }
 
-/// What brought the turns to their end.
+/// Why the turns ended.
 enum End {
     Stopped,
     TimeUp,
@@ -135,7 +145,7 @@ enum End {
     Cancelled,
 }
 
-/// The member of a group of interactions, or of a group in it, that the example is for.
+/// The member of a group of interactions, possibly nested, that handles the example.
 fn routed<'a>(mut interaction: &'a dyn Interaction, input: &RolloutInput) -> &'a dyn Interaction {
     while let Some(member) = interaction.route(input) {
         interaction = member;
@@ -160,7 +170,7 @@ async fn time_up(timeout: Option<Duration>, started: Instant) {
     }
 }
 
-/// Sets up and takes turns until a condition is met. An error is one that no rollout gets around.
+/// Sets up and takes turns until a condition is met. Returns only errors that affect all rollouts.
 async fn generate(
     interaction: &dyn Interaction,
     conditions: &Conditions,
@@ -184,7 +194,7 @@ async fn generate(
                 return Ok(());
             }
             Ok(None) => {}
-            // A condition of the highest priority that always fails would otherwise be asked for ever.
+            // A condition of the highest priority that always fails would otherwise be checked forever.
             Err(error) => {
                 let name = if error.is(ErrorKind::OverlongPrompt) { PROMPT_TOO_LONG } else { HAS_ERROR };
                 keep(state, error)?;
@@ -211,7 +221,7 @@ async fn turn(interaction: &dyn Interaction, state: &mut State) -> Result<(), Er
     interaction.add_trajectory_step(state, step).await
 }
 
-/// Puts an error where it belongs in the state; gives back one that ends more than this rollout.
+/// Records an error in the state. Returns an error that ends more than this rollout.
 fn keep(state: &mut State, error: Error) -> Result<(), Error> {
     match error.kind {
         ErrorKind::Unauthorized | ErrorKind::Unsupported => return Err(error),
@@ -233,7 +243,7 @@ fn complete(state: &mut State, name: Cow<'static, str>, started: Instant) {
     state.timing.total_ms = state.timing.generation_ms;
 }
 
-/// Renders the completion and cleans up. A cleanup that fails is noted: the rollout is over and stands.
+/// Renders the completion and cleans up. A failed cleanup is recorded; the result of the rollout stays.
 async fn finish(interaction: &dyn Interaction, state: &mut State) {
     if let Err(error) = guarded("render_completion", interaction.render_completion(state)).await {
         tracing::warn!(rollout = %state.trajectory_id, "render_completion failed: {error}");
@@ -261,7 +271,7 @@ fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Any, format!("{what} panicked")).because(Cause::new("Panic", text))
 }
 
-/// The conditions that end one rollout, in the order in which they are asked.
+/// The conditions that end a rollout, in the order of their checks.
 struct Conditions {
     sorted: Vec<Condition>,
     started: Instant,
@@ -350,7 +360,7 @@ impl Condition {
 }
 
 impl Usage {
-    /// Adds what one response took. Rollouts do so for every turn; it is for calls that an interaction makes beside.
+    /// Adds the usage of one response. Every turn is added automatically; use this for other calls of an interaction.
     pub fn add(&mut self, response: &TokenUsage) {
         self.input_tokens += response.input_tokens() as f64;
         self.output_tokens += response.completion_tokens as f64;

@@ -1,4 +1,4 @@
-//! What can go wrong in a rollout: one tree of kinds, each with its causes.
+//! The errors of a rollout: a tree of kinds, each error with its causes.
 
 use std::{
     borrow::{Borrow, Cow},
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use rollout_core::{result::FailureCause, row::OutputError, text::chain};
 
-/// The kinds of errors. [`ErrorKind::is`] knows which is a special case of which.
+/// The kinds of errors. [`ErrorKind::is`] decides which kind is a special case of another.
 ///
-/// A kind of one's own is a constant with a name, which rows have:
+/// A custom kind is a constant with a name, which appears in rows:
 ///
 /// ```
 /// use rollout::model::{Error, ErrorKind};
 ///
-/// /// Not the model's doing: the rollout is tried again, and is out of baselines and samples.
+/// /// Not caused by the model: the rollout is retried, and excluded from baselines and samples.
 /// const JAMMED: ErrorKind = ErrorKind::infrastructure("JammedError");
-/// /// The model's doing: the rollout counts with the reward that it gets.
+/// /// Caused by the model: the rollout counts, with its reward.
 /// const CHEATED: ErrorKind = ErrorKind::model_fault("CheatedError");
 ///
 /// assert!(JAMMED.is(ErrorKind::Infra) && JAMMED.is_retried());
@@ -29,65 +29,65 @@ pub enum ErrorKind {
     /// Any error of a rollout.
     #[serde(rename = "Error")]
     Any,
-    /// The model could not be asked, or failed.
+    /// The request to the model failed.
     #[serde(rename = "ModelError")]
     Model,
-    /// The model's response makes no sense.
+    /// The model's response is invalid.
     #[serde(rename = "InvalidModelResponseError")]
     InvalidModelResponse,
-    /// The model said nothing: no text, no tool call, no reasoning.
+    /// The model's response is empty: no text, no tool call, no reasoning.
     #[serde(rename = "EmptyModelResponseError")]
     EmptyModelResponse,
-    /// The conversation is longer than the model reads. It ends a rollout as truncated, not as failed.
+    /// The conversation is longer than the model's context. The rollout ends as truncated, not as failed.
     #[serde(rename = "OverlongPromptError")]
     OverlongPrompt,
-    /// Something went wrong with a tool.
+    /// A tool failed.
     #[serde(rename = "ToolError")]
     Tool,
-    /// The arguments of a tool call cannot be read.
+    /// The arguments of a tool call are malformed.
     #[serde(rename = "ToolParseError")]
     ToolParse,
-    /// A tool failed, or there is none of that name.
+    /// A tool failed, or is unknown.
     #[serde(rename = "ToolCallError")]
     ToolCall,
-    /// Something around the rollout broke.
+    /// The infrastructure of the rollout failed.
     #[serde(rename = "InfraError")]
     Infra,
-    /// An environment did not start, or went away.
+    /// An environment did not start, or disappeared.
     #[serde(rename = "SandboxError")]
     Sandbox,
-    /// A connection into an environment broke.
+    /// A connection to an environment broke.
     #[serde(rename = "TunnelError")]
     Tunnel,
-    /// The server refuses the key. No rollout can do better, so this ends the run.
+    /// The server rejects the key. Every other rollout would fail too, so this ends the run.
     #[serde(rename = "Unauthorized")]
     Unauthorized,
-    /// The server cannot do what the settings of the model ask for. No rollout can do better, so this ends the run.
+    /// The server does not support the settings of the model. Every other rollout would fail too, so this ends the run.
     #[serde(rename = "Unsupported")]
     Unsupported,
-    /// A kind of one's own, made by [`ErrorKind::infrastructure`] or [`ErrorKind::model_fault`].
+    /// A custom kind, created by [`ErrorKind::infrastructure`] or [`ErrorKind::model_fault`].
     Custom {
-        /// What rows call it.
+        /// Its name in rows.
         name: Cow<'static, str>,
-        /// Whether something around the rollout broke, or the model did what ends it.
+        /// Whether the infrastructure caused it, or the model.
         is_infrastructure: bool,
     },
 }
 
 impl ErrorKind {
-    /// A kind of one's own for what breaks around a rollout: a special case of [`ErrorKind::Infra`]. The rollout is
-    /// tried again, counts as failed by the infrastructure, and is out of baselines and samples.
+    /// A custom kind for failures of the infrastructure: a special case of [`ErrorKind::Infra`]. The rollout is
+    /// retried, counts as an infrastructure failure, and is excluded from baselines and samples.
     pub const fn infrastructure(name: &'static str) -> Self {
         Self::Custom { name: Cow::Borrowed(name), is_infrastructure: true }
     }
 
-    /// A kind of one's own for what the model does: a special case of [`ErrorKind::Any`]. The rollout counts with the
-    /// reward that it gets, in baselines and samples too.
+    /// A custom kind for failures that the model causes: a special case of [`ErrorKind::Any`]. The rollout counts with
+    /// its reward, in baselines and samples too.
     pub const fn model_fault(name: &'static str) -> Self {
         Self::Custom { name: Cow::Borrowed(name), is_infrastructure: false }
     }
 
-    /// The kind of a saved error; none if another program named it.
+    /// The kind of a saved error; none if its name is unknown.
     pub fn of_row(error: &OutputError) -> Option<Self> {
         match error.is_infrastructure {
             Some(is_infrastructure) => {
@@ -122,16 +122,16 @@ impl ErrorKind {
         self == other || self.parent().is_some_and(|parent| parent.is(other))
     }
 
-    /// Whether the same rollout may go well when it is tried again.
+    /// Whether a retry of the rollout may succeed.
     pub fn is_retried(&self) -> bool {
         self.is(Self::Infra) || self.is(Self::InvalidModelResponse)
     }
 
-    /// What a rollout that ends with this error failed through.
+    /// The cause of failure of a rollout that ends with this error.
     pub fn fault(&self) -> FailureCause {
         match self {
             Self::Custom { is_infrastructure: false, .. } => FailureCause::Agent,
-            // What the model wrote cannot be used.
+            // The output of the model is unusable.
             Self::EmptyModelResponse | Self::OverlongPrompt | Self::ToolParse => FailureCause::Agent,
             Self::Any
             | Self::Model
@@ -147,13 +147,13 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the reward of a rollout that ends with this error says something about the model, so that it stays in
-    /// baselines and samples: for a kind of one's own that is the model's fault.
+    /// Whether a rollout that ends with this error stays in baselines and samples, because its reward says something
+    /// about the model: true for custom kinds that the model causes.
     pub fn is_counted(&self) -> bool {
         matches!(self, Self::Custom { is_infrastructure: false, .. })
     }
 
-    /// The name of the class in records.
+    /// The class name in records.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Any => "Error",
@@ -180,37 +180,37 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// An error of a rollout, as data: it is kept in the state and goes into records.
+/// An error of a rollout, as data: it is part of the state and of records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// What kind of error.
+    /// The kind of the error.
     pub kind: ErrorKind,
     /// What was attempted and what happened.
     pub message: String,
-    /// What it came from.
+    /// The cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
 }
 
-/// Something that led to an [`Error`].
+/// A cause of an [`Error`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// The name of its type.
     pub name: String,
-    /// What it says.
+    /// Its message.
     pub message: String,
-    /// What it came from in turn.
+    /// Its own cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
 }
 
 impl Cause {
-    /// A cause that came from nothing else.
+    /// A cause without a cause of its own.
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { name: name.into(), message: message.into(), cause: None }
     }
 
-    /// An error of the standard kind. Rust has no names for its sources, so they are one cause with it.
+    /// A Rust error. Its sources have no type names, so they are part of its message.
     pub fn of(name: impl Into<String>, error: &dyn std::error::Error) -> Self {
         Self::new(name, chain(error))
     }
@@ -228,7 +228,7 @@ impl Error {
         Self { kind, message: message.into(), cause: None }
     }
 
-    /// The same error with what it came from.
+    /// The same error with a cause.
     #[must_use]
     pub fn because(self, cause: Cause) -> Self {
         Self { cause: Some(Box::new(cause)), ..self }
@@ -244,7 +244,7 @@ impl Error {
         self.joined(|name, _| name.to_owned())
     }
 
-    /// The error and its causes with what they say, as `ToolCallError('…') -> ValueError('…')`.
+    /// The error and its causes with their messages, as `ToolCallError('…') -> ValueError('…')`.
     pub(crate) fn long_chain(&self) -> String {
         self.joined(|name, message| format!("{name}({message:?})"))
     }
@@ -275,7 +275,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Errors of the standard library, so that `?` works in hooks.
+/// Conversions of standard library errors, so that `?` works in hooks.
 macro_rules! errors_of_hooks {
     ($($name:literal: $error:ty),* $(,)?) => {$(
         impl From<$error> for Error {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn infrastructure_and_responses_without_sense_are_tried_again() {
+    fn infrastructure_errors_and_invalid_responses_are_retried() {
         use ErrorKind as K;
         let retried: Vec<_> = [K::Model, K::InvalidModelResponse, K::EmptyModelResponse, K::OverlongPrompt]
             .into_iter()
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_ones_own_is_one_of_the_infrastructure_or_the_models_fault() {
+    fn a_custom_kind_is_caused_by_the_infrastructure_or_the_model() {
         let (jammed, cheated) =
             (ErrorKind::infrastructure("JammedError"), ErrorKind::model_fault("CheatedError"));
         assert!(jammed.is(ErrorKind::Infra) && jammed.is(ErrorKind::Any) && jammed.is(&jammed));

@@ -1,16 +1,16 @@
-//! Async closures that are kept and called on any thread.
+//! Async closures that can be stored and called on any thread.
 
 use std::future::Future;
 
 use futures_util::future::BoxFuture;
 
-/// An async closure that can be kept: `async |state| …`, `async move |state| …` if it captures something, or the name of
-/// an async function.
+/// An async closure that can be stored: `async |state| …`, `async move |state| …` if it captures something, or the name
+/// of an async function.
 ///
-/// What it captures is cloned for each call, so large or live things are captured in an [`Arc`](std::sync::Arc). It is
-/// implemented for every closure that fits; there is nothing to implement by hand.
+/// Captured values are cloned for each call, so put large values in an [`Arc`](std::sync::Arc). The trait is
+/// implemented for every suitable closure; there is nothing to implement by hand.
 #[diagnostic::on_unimplemented(
-    message = "this closure cannot be kept and called on any thread",
+    message = "this closure cannot be stored and called on any thread",
     note = "it has to be `async |…| …`, what it captures `Clone + Send + Sync + 'static`, and what it holds over an `await` `Send`"
 )]
 pub trait AsyncHook<'a, Arguments, T>: Send + Sync + 'static {

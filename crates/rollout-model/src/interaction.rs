@@ -1,4 +1,4 @@
-//! How a conversation goes: the hooks between two turns of a model.
+//! How a conversation is run: the hooks between two turns of a model.
 
 mod counts;
 mod group;
@@ -30,10 +30,10 @@ pub use stops::InvalidPattern;
 pub use tool_use::{DuplicateTool, StopError, ToolUse};
 pub use user::SimulatedUser;
 
-/// How a model is led through an example.
+/// How a model is run on an example.
 ///
 /// Every hook has a default; a conversation of more than one turn needs [`env_response`](Self::env_response) only.
-/// An error of a hook ends the rollout and is kept in its state.
+/// An error of a hook ends the rollout and is recorded in its state.
 ///
 /// ```
 /// use async_trait::async_trait;
@@ -72,22 +72,22 @@ pub use user::SimulatedUser;
 ///
 /// # Extending another interaction
 ///
-/// An interaction that names its [`base`](Self::base) overrides only what differs. Setups and cleanups nest as
-/// constructors and destructors do: the base is set up first and cleaned up last. Its stop conditions are kept, except
-/// those of which the extension has one of the same name. Every other hook of the base is the default of the
-/// extension's hook, which may call it.
+/// An interaction that names its [`base`](Self::base) overrides only what differs. Setups and cleanups nest like
+/// constructors and destructors: the base is set up first and cleaned up last. Stop conditions of the base apply too,
+/// unless the extension has one of the same name. Every other hook of the base is the default of the extension's hook,
+/// which may call it.
 ///
 /// ```
 /// use async_trait::async_trait;
 /// use rollout::model::{Error, Interaction, Message, MessageList, Messages, State, ToolUse};
 ///
-/// /// Tool use that counts down.
-/// struct Hurried {
+/// /// Tool use that reports the number of turns.
+/// struct Counted {
 ///     tools: ToolUse<'static>,
 /// }
 ///
 /// #[async_trait]
-/// impl Interaction for Hurried {
+/// impl Interaction for Counted {
 ///     fn base(&self) -> Option<&dyn Interaction> {
 ///         Some(&self.tools)
 ///     }
@@ -106,27 +106,27 @@ pub trait Interaction: Send + Sync {
         None
     }
 
-    /// The interaction that leads the rollouts of this example, if it is another one: the member of a group.
+    /// The interaction for the rollouts of this example, if it is another one: the member of a group.
     fn route(&self, _input: &RolloutInput) -> Option<&dyn Interaction> {
         None
     }
 
-    /// The tools that the model is told of.
+    /// The tools that the model may call.
     fn tool_defs(&self) -> Vec<ToolDef> {
         self.base().map(Interaction::tool_defs).unwrap_or_default()
     }
 
-    /// The most turns that a rollout takes; none or 0 for no limit of its own.
+    /// The maximum number of turns; none or 0 for no limit of its own.
     fn max_turns(&self) -> Option<u32> {
         self.base().and_then(Interaction::max_turns)
     }
 
-    /// Conditions that end a rollout, beside those of the base and those that every rollout has.
+    /// Conditions that end a rollout, in addition to those of the base and of every rollout.
     fn stops(&self) -> Vec<Stop> {
         Vec::new()
     }
 
-    /// What is done when a rollout is over, however it ended, before the cleanups of the base.
+    /// Actions at the end of a rollout, however it ended. They run before the cleanups of the base.
     fn cleanups(&self) -> Vec<Cleanup> {
         Vec::new()
     }
@@ -136,8 +136,8 @@ pub trait Interaction: Send + Sync {
         Ok(())
     }
 
-    /// What the model is shown next. `leader` is the interaction that leads the rollout: this one, or one that extends
-    /// it. What is to go as usual is left to [`next_prompt`] of the leader.
+    /// The prompt of the next turn. `leader` is the outermost interaction: this one, or one that extends it. For the
+    /// usual prompt, call [`next_prompt`] with the leader.
     async fn get_prompt_messages(
         &self,
         leader: &dyn Interaction,
@@ -149,7 +149,7 @@ pub trait Interaction: Send + Sync {
         }
     }
 
-    /// What the surroundings say to the conversation so far.
+    /// The reply of the environment to the conversation so far.
     async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         match self.base() {
             Some(base) => base.env_response(messages, state).await,
@@ -157,8 +157,8 @@ pub trait Interaction: Send + Sync {
         }
     }
 
-    /// Asks the model. What the response used is added to [`State::usage`] by the rollout; an interaction that asks
-    /// more than once adds what the other responses used by [`Usage::add`](super::Usage::add).
+    /// Requests a response of the model. The rollout adds its usage to [`State::usage`]; an interaction that makes more
+    /// requests adds their usage with [`Usage::add`](super::Usage::add).
     async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         if let Some(base) = self.base() {
             return base.get_model_response(state, prompt).await;
@@ -168,7 +168,7 @@ pub trait Interaction: Send + Sync {
         model.client.respond_after(&model, prompt, &state.tool_defs, &state.trajectory_id, history).await
     }
 
-    /// Adds a turn. Here is the place for rewards and extras of its own.
+    /// Adds a turn. Override it to set rewards and extras of single turns.
     async fn add_trajectory_step(&self, state: &mut State, step: TrajectoryStep) -> Result<(), Error> {
         match self.base() {
             Some(base) => base.add_trajectory_step(state, step).await,
@@ -179,7 +179,7 @@ pub trait Interaction: Send + Sync {
         }
     }
 
-    /// Sets [`State::completion`] when the rollout is over.
+    /// Sets [`State::completion`] at the end of the rollout.
     async fn render_completion(&self, state: &mut State) -> Result<(), Error> {
         match self.base() {
             Some(base) => base.render_completion(state).await,
@@ -191,8 +191,8 @@ pub trait Interaction: Send + Sync {
     }
 }
 
-/// The prompt of the next turn: the example's prompt at first, then all that was said and what
-/// [`Interaction::env_response`] answers to it. For interactions that only sometimes go another way.
+/// The usual prompt of the next turn: the example's prompt at first, then all messages so far and the reply of
+/// [`Interaction::env_response`]. For interactions that differ only sometimes.
 pub async fn next_prompt(leader: &dyn Interaction, state: &mut State) -> Result<Messages, Error> {
     let Some(last) = state.trajectory.last() else { return Ok(state.input.prompt.clone()) };
     let mut messages: Messages = last.prompt.iter().chain(&last.completion).cloned().collect();
@@ -201,7 +201,7 @@ pub async fn next_prompt(leader: &dyn Interaction, state: &mut State) -> Result<
     Ok(messages)
 }
 
-/// An interaction, then the one that it extends, and so on.
+/// An interaction, the one that it extends, and so on.
 pub(super) fn lineage(interaction: &dyn Interaction) -> impl Iterator<Item = &dyn Interaction> {
     std::iter::successors(Some(interaction), |interaction| interaction.base())
 }
@@ -209,10 +209,10 @@ pub(super) fn lineage(interaction: &dyn Interaction) -> impl Iterator<Item = &dy
 type Met = dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync;
 type Run = dyn for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync;
 
-/// A condition that ends a rollout. Those of a higher priority are asked first, then by name.
+/// A condition that ends a rollout. Conditions are checked by priority, highest first, then by name.
 #[derive(Clone)]
 pub struct Stop {
-    /// Goes into [`State::stop_condition`].
+    /// The value of [`State::stop_condition`] if the condition is met.
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
@@ -220,7 +220,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A condition that is seen at once.
+    /// A condition that is checked synchronously.
     pub fn new(
         name: impl Into<Cow<'static, str>>,
         met: impl Fn(&State) -> bool + Send + Sync + 'static,
@@ -228,7 +228,7 @@ impl Stop {
         Self { name: name.into(), priority: 0, met: Arc::new(move |state| Box::pin(ready(Ok(met(state))))) }
     }
 
-    /// A condition that takes time to find out, or may fail.
+    /// A condition that is checked asynchronously, or may fail.
     ///
     /// ```
     /// # use rollout::model::Stop;
@@ -254,11 +254,11 @@ impl fmt::Debug for Stop {
     }
 }
 
-/// Something to do when a rollout is over. Those of a higher priority go first, then in the order given; each one is
-/// run though another failed.
+/// An action at the end of a rollout. Actions run by priority, highest first, then in the order given. Each one runs,
+/// even if another failed.
 #[derive(Clone)]
 pub struct Cleanup {
-    /// For messages about its failure.
+    /// Its name in messages about its failure.
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
@@ -266,7 +266,7 @@ pub struct Cleanup {
 }
 
 impl Cleanup {
-    /// Something to do.
+    /// An action.
     pub fn new<F>(name: impl Into<Cow<'static, str>>, run: F) -> Self
     where
         F: AsyncFn(&mut State) -> Result<(), Error>

@@ -3,24 +3,24 @@
 //! ```text
 //! example ─▶ prompt ─▶ client ─▶ turn ─▶ stop? ──yes──▶ cleanups ─▶ state ─▶ rubric
 //!               ▲                          │ no
-//!               └──── what is answered ◀───┘
+//!               └──── the reply      ◀─────┘
 //! ```
 //!
-//! [`rollout`] is the conversation; an [`Interaction`] is its hooks. What a rollout comes to is its [`State`], which a
-//! [`Rubric`] scores. A [`Model`] is reached through a [`Client`]. The tour, from a single question to tools, is in
-//! the documentation of the `rollout` crate.
+//! [`rollout`] runs the conversation; an [`Interaction`] provides its hooks. The result of a rollout is its [`State`],
+//! which a [`Rubric`] scores. A [`Model`] is reached through a [`Client`]. The tour, from a single question to tools,
+//! is in the documentation of the `rollout` crate.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod client;
 pub mod dataset;
 mod drive;
 mod error;
+mod fair_limiter;
 mod hook;
 mod interaction;
 pub mod metric;
 pub mod output;
 pub mod parser;
-mod places;
 mod process;
 mod python;
 pub mod rubric;
@@ -32,6 +32,7 @@ pub mod tool;
 pub use client::{Client, Model, SamplingArgs};
 pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
+pub use fair_limiter::{FairLimiter, FairPermit, Share};
 pub use futures_util::future::BoxFuture;
 pub use hook::AsyncHook;
 pub use interaction::{
@@ -40,7 +41,6 @@ pub use interaction::{
     total_tool_calls,
 };
 pub use output::state_to_output;
-pub use places::{Place, Places, Share};
 pub use python::{PythonError, PythonFunction, PythonWorker, PythonWorkers};
 pub use rubric::{Rubric, RubricError};
 pub use saved_state::{conversation_turns, output_to_state, replace_scores};

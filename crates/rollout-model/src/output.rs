@@ -1,4 +1,4 @@
-//! What is kept of a rollout: a row of `outputs.jsonl`, or of `results.jsonl` if it was a question of a benchmark.
+//! The record of a rollout: a row of `outputs.jsonl`, or of `results.jsonl` for a question of a benchmark.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     state::{RolloutInput, State},
 };
 
-/// Parts of a state that are alive, and so cannot be a column.
+/// Live parts of a state, which cannot be columns.
 const ALIVE: [&str; 2] = ["client", "resources"];
 
 impl From<&Error> for OutputError {
@@ -33,20 +33,20 @@ impl From<&Error> for OutputError {
     }
 }
 
-/// A state column that no row can have.
+/// An invalid state column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ColumnError {
     /// It is not data.
     #[error(
-        "the state column {0:?} is alive and cannot be saved; keep what matters of it in a field of the state"
+        "the state column {0:?} is a live object and cannot be saved; store its data in a field of the state"
     )]
     Alive(String),
     /// It has no name.
-    #[error("a state column has no name")]
+    #[error("a state column has an empty name")]
     Unnamed,
 }
 
-/// Refuses columns that no row can have.
+/// Rejects invalid columns.
 pub fn check_columns(columns: &[String]) -> Result<(), ColumnError> {
     for column in columns {
         if column.is_empty() {
@@ -59,9 +59,9 @@ pub fn check_columns(columns: &[String]) -> Result<(), ColumnError> {
     Ok(())
 }
 
-/// Makes the row of a rollout that is over, with these fields of its state as further columns.
+/// Creates the row of a finished rollout, with these fields of its state as additional columns.
 ///
-/// A field that the state does not have is null in the row.
+/// A missing field is null in the row.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -80,7 +80,8 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
             columns.insert(column.clone(), state.get(column).unwrap_or_default());
         }
     }
-    // Turns hold advantages of their own or that of the rollout; beside it, both can be told apart.
+    // Turns have their own advantages or that of the rollout. With the rollout's advantage in the row, readers can
+    // distinguish the two.
     if let (Some(advantage), true) = (state.advantage, columns.contains_key("trajectory")) {
         columns.entry("advantage").or_insert(advantage.into());
     }
@@ -107,7 +108,7 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
     })
 }
 
-/// What a rollout used, if any response told.
+/// The usage of a rollout, if any response reported it.
 fn used(state: &State) -> Option<OutputUsage> {
     let usage = &state.usage;
     let in_context = in_context(state);
@@ -122,7 +123,7 @@ fn used(state: &State) -> Option<OutputUsage> {
     })
 }
 
-/// The tokens in the context after the last response: those that the model was shown, and those that it wrote.
+/// The tokens in the context after the last response: those of the prompt, and those of the completion.
 fn in_context(state: &State) -> Option<(f64, f64)> {
     let usages = || state.trajectory.iter().filter_map(|step| step.response.usage);
     let written: u64 = usages().map(|usage| usage.completion_tokens).sum();
@@ -130,25 +131,25 @@ fn in_context(state: &State) -> Option<(f64, f64)> {
     Some((last.total_tokens().saturating_sub(written) as f64, written as f64))
 }
 
-/// Which questions are scored, and what is kept of them.
+/// How questions are scored, and what is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultForm {
     /// How answers are scored; none if they are not.
     pub metric: Option<Metric>,
-    /// What lines have.
+    /// The contents of lines.
     pub kept: Kept,
 }
 
-/// The calls of tools in a rollout so far.
+/// The tool calls of a rollout so far.
 #[derive(Debug, Default)]
 pub struct RecordedCalls(pub Vec<Arc<ToolCallRecord>>);
 
-/// The name of the question that a rollout starts from.
+/// The id of the question of a rollout.
 pub fn question_id(input: &RolloutInput) -> &str {
     input.info.as_ref().and_then(|info| info.get("id")?.as_str()).unwrap_or_default()
 }
 
-/// Makes the row of a question that is over.
+/// Creates the row of a finished question.
 pub fn question_row(state: &State, form: ResultForm) -> TaskResult {
     let task_id = question_id(&state.input).to_owned();
     let question = state.input.prompt.last().map(|last| last.text().into_owned()).unwrap_or_default();

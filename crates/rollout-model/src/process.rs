@@ -1,4 +1,4 @@
-//! Processes of this machine: commands behind tools, and programs that score. They end with all that they started.
+//! Processes on this machine: tool commands and scoring programs. Their descendants end with them.
 
 use std::{
     ffi::OsStr,
@@ -17,31 +17,31 @@ use tokio::{
 
 use rollout_env::log::{LogTail, LogWriter};
 
-/// How much of its standard error a message shows.
+/// How many lines of standard error a message shows.
 const SAID_LINES: usize = 5;
 
-/// How long the rest of what a process said may take to come.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long to wait for the rest of a process's standard error.
+const STDERR_GRACE: Duration = Duration::from_millis(500);
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to disappear.
 #[cfg(feature = "mcp")]
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Why a program gave no output.
+/// Why a program returned no output.
 pub(super) enum RunError {
     /// It cannot be started.
     Start(io::Error),
-    /// It cannot be listened to, or waited for.
+    /// Communication with it failed, or waiting for it.
     Talk(io::Error),
-    /// It wrote more than it may.
+    /// It wrote more than the limit.
     TooMuch,
-    /// It still ran when its time was up.
+    /// It timed out.
     Timeout(Said),
     /// It failed.
     Failed(ExitStatus, Said),
 }
 
-/// Runs a program to its end: gives it the input, and takes at most so many bytes of output.
+/// Runs a program to its end: passes the input, and reads output up to a limit in bytes.
 pub(super) async fn run<S: AsRef<OsStr>>(
     argv: &[S],
     directory: Option<&Path>,
@@ -52,7 +52,7 @@ pub(super) async fn run<S: AsRef<OsStr>>(
     let (process, stdout, mut stdin) = Process::spawn(argv, &[], directory).map_err(RunError::Start)?;
     let said = process.stderr();
     let feed = async move {
-        // A program need not read what it does not want to know.
+        // A program need not read its input.
         let _ = stdin.write_all(input).await;
         Ok(())
     };
@@ -62,7 +62,7 @@ pub(super) async fn run<S: AsRef<OsStr>>(
         read.map_err(RunError::Talk)?;
         if output.len() > max_output { Err(RunError::TooMuch) } else { Ok(output) }
     };
-    // What it left behind may hold its output open, and is killed when it ends.
+    // Processes that it left behind may keep its output open. They are killed when it ends.
     let end = async { process.wait().await.map_err(RunError::Talk) };
     match tokio::time::timeout(timeout, async { tokio::try_join!(feed, collect, end) }).await {
         Err(_) => Err(RunError::Timeout(said)),
@@ -73,7 +73,7 @@ pub(super) async fn run<S: AsRef<OsStr>>(
     }
 }
 
-/// A process that leads a group of its own.
+/// A process that leads a process group.
 pub(super) struct Process {
     child: Child,
     group: Option<Pid>,
@@ -87,8 +87,9 @@ impl Process {
         env: &[(String, String)],
         directory: Option<&Path>,
     ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
-        let (program, arguments) =
-            argv.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program"))?;
+        let (program, arguments) = argv
+            .split_first()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
         let mut command = Command::new(program);
         command.args(arguments).envs(env.iter().map(|(name, value)| (name, value))).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -107,33 +108,32 @@ impl Process {
         Ok((Self { child, group, stderr: tail, reader }, stdout, stdin))
     }
 
-    /// A view of the end of what it writes to its standard error.
+    /// The last lines of its standard error.
     pub(super) fn stderr(&self) -> Said {
         Said(self.stderr.clone())
     }
 
-    /// Waits until it ends by itself, then kills what it left behind, and returns how it ended.
+    /// Waits for its exit, kills the processes that it left behind, and returns its exit status.
     pub(super) async fn wait(mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
         self.kill_group();
-        let _ = tokio::time::timeout(LAST_WORDS, &mut self.reader).await;
+        let _ = tokio::time::timeout(STDERR_GRACE, &mut self.reader).await;
         Ok(status)
     }
 
-    /// Kills it and all that it started, and waits until it is gone.
+    /// Kills it and its descendants, and waits for its exit.
     #[cfg(feature = "mcp")]
     pub(super) async fn end(mut self) {
-        // One that nobody speaks to any more may end by itself, and has said all when its stream ends.
-        let _ = tokio::time::timeout(LAST_WORDS, &mut self.reader).await;
+        // A process with closed streams may end by itself. Its standard error is complete when the stream ends.
+        let _ = tokio::time::timeout(STDERR_GRACE, &mut self.reader).await;
         self.kill_group();
         let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
     }
 
-    /// Once only, and at the latest right after the leader was waited for: later on the number of the group may be
-    /// somebody else's.
+    /// Once only, and at the latest right after waiting for the leader: later, another group may have the same number.
     fn kill_group(&mut self) {
         if let Some(group) = self.group.take() {
-            // All of the group may be gone already.
+            // The group may no longer exist.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -145,22 +145,22 @@ impl Drop for Process {
     }
 }
 
-/// What a process writes to its standard error.
+/// The standard error of a process.
 #[derive(Debug, Clone)]
 pub(super) struct Said(LogTail);
 
 impl Said {
-    /// The end of it, as it follows a message; nothing if there is nothing.
+    /// Its last lines, in a form to append to a message; empty if there are none.
     pub(super) fn as_suffix(&self) -> String {
         match self.0.last_lines(SAID_LINES) {
             lines if lines.is_empty() => String::new(),
-            lines if lines.contains('\n') => format!("; it said:\n{lines}"),
-            line => format!("; it said: {line}"),
+            lines if lines.contains('\n') => format!("; stderr:\n{lines}"),
+            line => format!("; stderr: {line}"),
         }
     }
 }
 
-/// Reads until the end, so that the process never waits for a reader.
+/// Reads until the end, so that the process never blocks on writing.
 async fn keep(mut stderr: ChildStderr, mut log: LogWriter) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {

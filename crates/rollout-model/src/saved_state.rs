@@ -1,4 +1,4 @@
-//! The state of a rollout, made again from what was saved of it.
+//! Restores the state of a rollout from its saved row.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use rollout_core::{
     row::{RolloutOutput, STOPPED_BY_TIMEOUT},
 };
 
-/// The state that a row was made of, as far as the row has it. None if its conversation was not saved.
+/// Restores the state from a row, as far as the row has it. None if its conversation was not saved.
 pub fn output_to_state(mut row: RolloutOutput, model: &Arc<Model>) -> Option<State> {
     let completion = row.completion.take()?;
     let turns = row.columns.shift_remove("trajectory");
@@ -57,7 +57,7 @@ pub fn output_to_state(mut row: RolloutOutput, model: &Arc<Model>) -> Option<Sta
     Some(state)
 }
 
-/// The turns of a conversation, as far as its messages tell.
+/// The turns of a conversation, derived from its messages.
 pub fn conversation_turns(state: &State) -> Vec<TrajectoryStep> {
     let mut said = state.input.prompt.clone();
     let mut turns = Vec::new();
@@ -80,9 +80,9 @@ pub fn conversation_turns(state: &State) -> Vec<TrajectoryStep> {
     turns
 }
 
-/// Puts the scores that a rollout got with its whole group in the place of those that its row has.
+/// Replaces the scores of a row by those that the rollout got with its whole group.
 ///
-/// What the interaction gave a turn of its own stays: that is a reward or an advantage other than the rollout's.
+/// Rewards and advantages that the interaction set for single turns are kept: they differ from those of the rollout.
 pub fn replace_scores(row: &mut RolloutOutput, state: &State) {
     let (reward_before, reward) = (row.reward, state.reward.unwrap_or_default());
     let steps = row.columns.get("trajectory").and_then(Value::as_array);

@@ -1,4 +1,4 @@
-//! What programs and functions of this machine see of a rollout, as JSON.
+//! The JSON form of a rollout that programs and functions on this machine receive.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::Map;
 use crate::{State, parser::Parser};
 use rollout_core::message::Message;
 
-/// The names that no column or field takes away.
+/// Reserved names. Columns and fields cannot replace them.
 const OWN: [&str; 17] = [
     "prompt",
     "completion",
@@ -29,21 +29,21 @@ const OWN: [&str; 17] = [
     "timing",
 ];
 
-/// The name under which all of a rollout is given.
+/// The name for the whole rollout.
 const STATE: &str = "state";
 
-/// The name of all that was said so far.
+/// The name for all messages so far.
 const MESSAGES: &str = "messages";
 
-/// A rollout as a program sees it.
+/// A rollout in the form that a program receives.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub(crate) state: &'a State,
-    /// What was said after the prompt.
+    /// The messages after the prompt.
     pub(crate) completion: &'a [Arc<Message>],
-    /// Finds the answer in what the model said.
+    /// Finds the answer in the completion.
     pub(crate) parser: &'a dyn Parser,
-    /// All that was said so far, for what is asked in the middle of a rollout.
+    /// All messages so far, for calls in the middle of a rollout.
     pub(crate) messages: Option<&'a [Arc<Message>]>,
 }
 
@@ -54,7 +54,7 @@ impl Serialize for Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// Writes the parts of a rollout that are wanted, and perhaps all of it as one more.
+    /// Writes the requested parts of a rollout, and optionally the whole rollout as one more part.
     pub(crate) fn serialize_parts<S: Serializer>(
         &self,
         serializer: S,

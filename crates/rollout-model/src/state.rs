@@ -1,4 +1,4 @@
-//! Everything that is known of one rollout, from its input to its reward.
+//! The state of one rollout, from its input to its reward.
 
 mod trajectory;
 
@@ -27,22 +27,22 @@ use crate::{
 
 pub use trajectory::{StepTokens, TrajectoryStep};
 
-/// When a rollout has to end, whatever its interaction thinks. Checked before each turn.
+/// Limits that end a rollout, independent of its interaction. Checked before each turn.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limits {
-    /// Turns of the model. None leaves it to the interaction.
+    /// Turns of the model. None leaves the limit to the interaction.
     pub max_turns: Option<u32>,
-    /// Tokens that the model wrote, over all turns.
+    /// Tokens of completions, over all turns.
     pub max_completion_tokens: Option<u64>,
-    /// Tokens that the model read and wrote, over all turns.
+    /// Tokens of prompts and completions, over all turns.
     pub max_total_tokens: Option<u64>,
     /// US dollars, where the cost is known.
     pub max_cost: Option<f64>,
-    /// From the start of the rollout. This one also ends a turn that is under way.
+    /// Time since the start of the rollout. This limit also interrupts a turn.
     pub timeout: Option<Duration>,
 }
 
-/// Fields that every rollout has. They are fields of [`State`], which are changed there.
+/// Names of the fields of [`State`] itself, which are changed there.
 const RESERVED: [&str; 19] = [
     "model",
     "sampling_args",
@@ -68,18 +68,18 @@ const RESERVED: [&str; 19] = [
 /// Why a field of a state cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// Every rollout has a field of this name.
-    #[error("`{name}` is a field of every rollout; change `state.{name}`, or choose another name")]
+    /// The name is a field of every rollout.
+    #[error("`{name}` is a reserved field; change `state.{name}`, or choose another name")]
     Reserved {
         /// The name.
         name: String,
     },
-    /// The field of the input has another type.
-    #[error("`{name}` of an example is {expected}; set a value of that type, or choose another name")]
+    /// The value has the wrong type for a field of the input.
+    #[error("invalid value for `{name}`: it must be {expected}; change the value, or choose another name")]
     Value {
         /// The name.
         name: &'static str,
-        /// What the field can have.
+        /// The expected type.
         expected: &'static str,
     },
 }
@@ -91,101 +91,100 @@ impl From<FieldError> for Error {
     }
 }
 
-/// What a rollout starts from: one row of a dataset.
+/// The input of a rollout: one row of a dataset.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RolloutInput {
     /// The first messages.
     pub prompt: Messages,
-    /// Which example it is; rollouts of one example make a group.
+    /// The number of the example; rollouts of one example form a group.
     pub example_id: u64,
-    /// What kind of task it is.
+    /// The kind of task.
     pub task: String,
-    /// The right answer, where there is one.
+    /// The correct answer, if there is one.
     pub answer: Option<String>,
-    /// What else is known of the example.
+    /// Further data of the example.
     pub info: Option<Map<String, Value>>,
-    /// Further columns of the dataset.
+    /// Other columns of the dataset.
     pub extra: Map<String, Value>,
 }
 
-/// What a rollout used, over all calls of the model.
+/// The usage of a rollout, over all calls of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens that the model read.
+    /// Tokens of prompts.
     pub input_tokens: f64,
-    /// Tokens that the model wrote.
+    /// Tokens of completions.
     pub output_tokens: f64,
-    /// Of the tokens read, those that came from a cache.
+    /// Prompt tokens that were read from a cache.
     #[serde(skip)]
     pub cached_tokens: f64,
-    /// Of the tokens written, the reasoning.
+    /// Completion tokens that were reasoning.
     #[serde(skip)]
     pub reasoning_tokens: f64,
-    /// US dollars, where known.
+    /// US dollars, if known.
     #[serde(skip)]
     pub cost: Option<f64>,
-    /// Responses that told what they used. With none of them, nothing is known.
+    /// The number of responses that reported usage. If it is 0, the usage is unknown.
     #[serde(skip)]
     pub responses: u32,
 }
 
 /// The state of one rollout.
 ///
-/// What every rollout has are fields of the struct. What one kind of interaction adds is in [`fields`](Self::fields)
-/// if it is data, which can be saved by naming it in `state_columns`, and in [`resources`](Self::resources) if it
-/// is alive.
+/// Fields of every rollout are fields of the struct. An interaction adds data to [`fields`](Self::fields), which can be
+/// saved by naming them in `state_columns`, and live objects to [`resources`](Self::resources).
 pub struct State {
-    /// What the rollout started from.
+    /// The input of the rollout.
     pub input: RolloutInput,
-    /// Who attempts.
+    /// The model.
     pub model: Arc<Model>,
-    /// The tools that the model is told of.
+    /// The tools that the model may call.
     pub tool_defs: Arc<[ToolDef]>,
-    /// Names the rollout: 32 hexadecimal digits.
+    /// The id of the rollout: 32 hexadecimal digits.
     pub trajectory_id: Arc<str>,
     /// Whether a stop condition was met.
     pub is_completed: bool,
-    /// Whether the model was cut off in any turn, or the conversation became too long.
+    /// Whether any response was cut off, or the conversation became too long.
     pub is_truncated: bool,
     /// The stop condition that was met.
     pub stop_condition: Option<String>,
     /// The turns so far.
     pub trajectory: Vec<TrajectoryStep>,
-    /// What was said after the prompt. Set when the rollout is over.
+    /// The messages after the prompt. Set when the rollout ends.
     pub completion: Option<Messages>,
     /// The score.
     pub reward: Option<f64>,
-    /// How much better than its group the rollout is. None without a group, and for a rollout that is excluded.
+    /// The reward compared with the group of the rollout. None without a group, and for an excluded rollout.
     pub advantage: Option<f64>,
-    /// Whether the rollout is out of the baseline of its group and gives no samples: scoring sets it for one that
-    /// failed or timed out, unless the rubric includes those.
+    /// Whether the rollout is excluded from the baseline of its group and gives no samples. Scoring excludes rollouts
+    /// that failed or timed out, unless the rubric includes them.
     pub is_excluded: bool,
-    /// What each function of the rubric gave.
+    /// The value of each function of the rubric.
     pub metrics: Option<IndexMap<String, f64>>,
-    /// What went wrong.
+    /// The error that ended the rollout.
     pub error: Option<Error>,
-    /// Functions of the rubric that failed, so that they count as 0.
+    /// Functions of the rubric that failed; each counts as 0.
     pub scoring_errors: Vec<Error>,
-    /// Cleanups that failed. What the rollout came to stands.
+    /// Cleanups that failed. They do not change the result.
     pub cleanup_errors: Vec<Error>,
-    /// The last word of the surroundings. Setting it ends the rollout without another turn.
+    /// The last reply of the environment. Setting it ends the rollout without another turn.
     pub final_env_response: Option<Messages>,
-    /// Whether the conversation became longer than the model reads.
+    /// Whether the conversation became longer than the model's context.
     pub prompt_too_long: bool,
-    /// Whether the time was up.
+    /// Whether the rollout timed out.
     pub timed_out: bool,
-    /// How long it took.
+    /// Its durations.
     pub timing: Timing,
-    /// What it used.
+    /// Its usage.
     pub usage: Usage,
     /// Data that the interaction adds.
     pub fields: Map<String, Value>,
-    /// Live things that the interaction adds, such as an environment.
+    /// Live objects that the interaction adds, such as an environment.
     pub resources: Resources,
 }
 
 impl State {
-    /// The state of a rollout that is about to start.
+    /// The state of a rollout before its start.
     pub fn new(input: RolloutInput, model: Arc<Model>, tool_defs: Arc<[ToolDef]>) -> Self {
         Self {
             input,
@@ -214,9 +213,9 @@ impl State {
         }
     }
 
-    /// A field by its name: one of the input, one that every rollout has, or one that the interaction added.
+    /// A field by its name: of the input, of every rollout, or added by the interaction.
     ///
-    /// `training_samples` are made of the turns when they are asked for; null if the turns have no tokens.
+    /// `training_samples` are computed from the turns on each call; null if the turns have no tokens.
     pub fn get(&self, name: &str) -> Option<Value> {
         let value = match name {
             "prompt" => json!(self.input.prompt),
@@ -248,9 +247,9 @@ impl State {
         Some(value)
     }
 
-    /// What is at a place such as `info.database`: a field by its name, and perhaps keys inside of it.
-    pub fn find(&self, place: &str) -> Option<Value> {
-        let mut keys = place.split('.');
+    /// The value at a path such as `info.database`: the name of a field, optionally followed by keys.
+    pub fn find(&self, path: &str) -> Option<Value> {
+        let mut keys = path.split('.');
         let mut value = self.get(keys.next()?)?;
         for key in keys {
             value = value.get_mut(key)?.take();
@@ -258,10 +257,10 @@ impl State {
         Some(value)
     }
 
-    /// Adds a field, or changes one that was added. What the input has is changed there.
+    /// Adds a field, or changes one that was added. Fields of the input are changed there.
     ///
-    /// It is an error, and nothing changes, if the name is that of a field that every rollout has (change `state.reward`
-    /// itself), or if a field of the input cannot have the value.
+    /// Fails and changes nothing if the name is reserved (change `state.reward` itself), or if the value has the wrong
+    /// type for a field of the input.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) -> Result<(), FieldError> {
         fn put<T: serde::de::DeserializeOwned>(
             place: &mut T,
@@ -291,13 +290,13 @@ impl State {
         }
     }
 
-    /// The training samples of a scored rollout. A rollout without any turn has none, and so has one that is
-    /// [excluded](Self::is_excluded).
+    /// The training samples of a scored rollout. Rollouts without turns and [excluded](Self::is_excluded) rollouts have
+    /// none.
     pub fn samples(&self) -> Result<Vec<Sample>, SampleError> {
         if self.is_excluded { Ok(Vec::new()) } else { self.all_samples() }
     }
 
-    /// The training samples of a scored rollout, though it be excluded.
+    /// The training samples of a scored rollout, even if it is excluded.
     pub fn all_samples(&self) -> Result<Vec<Sample>, SampleError> {
         let rollout = SampledRollout {
             example_id: self.input.example_id,
@@ -324,20 +323,20 @@ impl State {
         sample::samples(&rollout, turns)
     }
 
-    /// The tokens of what was said before a prompt, if it goes on where the last turn ended.
+    /// The tokens before a prompt, if it continues the last turn.
     pub fn token_history(&self, prompt: &[Arc<Message>]) -> Option<TokenHistory<'_>> {
         let last = self.trajectory.last()?;
         let tokens = last.response.tokens.as_ref()?;
         TokenHistory::of(&last.prompt, &last.completion, last.response.finish_reason.as_ref(), tokens, prompt)
     }
 
-    /// Whether the rollout failed or timed out, so that its reward says little about the model. An error that
-    /// [counts](ErrorKind::is_counted) is no such failure.
+    /// Whether the rollout failed or timed out, so that its reward says little about the model. False for an error that
+    /// [counts](ErrorKind::is_counted).
     pub fn is_cut_short(&self) -> bool {
         self.timed_out || self.error.as_ref().is_some_and(|error| !error.kind.is_counted())
     }
 
-    /// What was said after the prompt: by the model, by its surroundings, and their last word.
+    /// The messages after the prompt: of the model and the environment, with the final reply.
     pub fn conversation_after_prompt(&self) -> Messages {
         let Some(last) = self.trajectory.last() else { return Messages::new() };
         let last_word = self.final_env_response.iter().flatten();
@@ -345,12 +344,12 @@ impl State {
         all.skip(self.input.prompt.len()).cloned().collect()
     }
 
-    /// The failure of a function of the rubric whose model has the wrong key: no other rollout could do better.
+    /// The error of a rubric function whose model server rejected the key: it would fail for every rollout.
     pub fn refused_key(&self) -> Option<&Error> {
         self.scoring_errors.iter().find(|error| error.kind == ErrorKind::Unauthorized)
     }
 
-    /// Whether a field that was added holds `true`.
+    /// Whether an added field is `true`.
     pub fn flag(&self, name: &str) -> bool {
         self.fields.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
@@ -375,27 +374,27 @@ fn new_trajectory_id() -> Arc<str> {
     format!("{id:032x}").into()
 }
 
-/// Live things that belong to one rollout, found by their type.
+/// Live objects of one rollout, by type.
 #[derive(Default)]
 pub struct Resources(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
 
 impl Resources {
-    /// Keeps a thing in the place of one of the same type.
+    /// Stores an object, and replaces one of the same type.
     pub fn insert<T: Any + Send + Sync>(&mut self, thing: T) {
         self.0.insert(TypeId::of::<T>(), Box::new(thing));
     }
 
-    /// Finds a thing by its type.
+    /// Finds an object by its type.
     pub fn get<T: Any>(&self) -> Option<&T> {
         self.0.get(&TypeId::of::<T>())?.downcast_ref()
     }
 
-    /// Finds a thing by its type, to change it.
+    /// Finds an object by its type, to change it.
     pub fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.get_mut(&TypeId::of::<T>())?.downcast_mut()
     }
 
-    /// Takes a thing out.
+    /// Removes an object.
     pub fn remove<T: Any>(&mut self) -> Option<T> {
         self.0.remove(&TypeId::of::<T>())?.downcast().ok().map(|thing| *thing)
     }

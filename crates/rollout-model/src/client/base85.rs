@@ -3,7 +3,7 @@
 const ALPHABET: &[u8; 85] =
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
 
-/// The bytes of a text; none if it is not base85.
+/// Decodes a base85 text; none if it is invalid.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 5 * 4 + 4);
     for chunk in text.as_bytes().chunks(5) {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_python_are_read() {
+    fn text_encoded_by_python_is_decoded() {
         // base64.b85encode of b"", b"a", b"hello", bytes(4) and bytes([255] * 4)
         for (text, bytes) in
             [("", &b""[..]), ("VE", b"a"), ("Xk~0{Zv", b"hello"), ("00000", &[0; 4]), ("|NsC0", &[255; 4])]
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_text_is_rejected() {
         for text in ["a b", "\u{e9}", "~~~~~", "\""] {
             assert_eq!(decode(text), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Chat completions: the dialect of OpenAI, as it and the many servers after it speak it.
+//! Chat completions: the API of OpenAI, which many other servers offer too.
 
 mod request;
 mod response;

@@ -1,4 +1,4 @@
-//! How a model's server is reached, as plain data.
+//! How to reach a model server, as plain data.
 
 use std::{fmt, num::NonZeroU32, time::Duration};
 
@@ -8,26 +8,26 @@ use serde_json::{Map, Value};
 
 use super::{Prices, endpoint};
 
-/// The language that a server speaks.
+/// The API of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
-    /// Chat completions, as OpenAI and nearly everybody else has them.
+pub enum ClientDialect {
+    /// Chat completions, the API of OpenAI and most other servers.
     #[default]
     Chat,
-    /// Messages, as Anthropic has them.
+    /// Messages, the API of Anthropic.
     Messages,
 }
 
-/// How much may be asked of a server, over all clones of a client. None is no limit.
+/// Limits on the requests to a server, shared by all clones of a client. None means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateLimit {
-    /// Requests a minute.
+    /// Requests per minute.
     pub requests_per_minute: Option<NonZeroU32>,
-    /// Tokens a minute, read and written.
+    /// Tokens per minute, prompts and completions together.
     pub tokens_per_minute: Option<NonZeroU32>,
 }
 
-/// What a [`Client`](super::Client) is made of.
+/// The settings of a [`Client`](super::Client).
 ///
 /// ```
 /// use rollout::model::client::{Client, ClientConfig};
@@ -42,42 +42,42 @@ pub struct RateLimit {
 /// ```
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// Where the API starts, usually with `/v1` at its end. Several are replicas: each conversation stays with one.
+    /// The base of the API, usually ending in `/v1`. Several URLs are replicas: each conversation stays with one.
     pub base_urls: Vec<String>,
-    /// The key, if the server wants one.
+    /// The API key, if the server requires one.
     pub api_key: Option<SecretString>,
-    /// What the server speaks.
-    pub dialect: Dialect,
-    /// Further headers of every request. They take the place of those that the client would send.
+    /// The API of the server.
+    pub dialect: ClientDialect,
+    /// Additional headers of every request. They replace the headers that the client would send.
     pub headers: IndexMap<String, SecretString>,
-    /// Fields of the request's body that take the place of all others of their name.
+    /// Fields of the request body. They replace all other fields of the same name.
     pub extra_body: Map<String, Value>,
-    /// Whether responses are asked for piece by piece. Servers and proxies that give up on silent connections need it.
+    /// Whether to stream responses. Needed where servers or proxies close silent connections.
     pub stream: bool,
-    /// Whether the tokens behind each response are asked for, with their probabilities.
+    /// Whether to request the tokens of each response, with their probabilities.
     pub token_ids: bool,
-    /// Whether what the model said is sent back as its tokens, where the server takes them: by `/tokenize` and
-    /// `/v1/chat/completions/tokens`, or `/v1/completions` for conversations without tools. Needs `token_ids`.
+    /// Whether earlier model messages are sent back as tokens, if the server accepts them: with `/tokenize` and
+    /// `/v1/chat/completions/tokens`, or `/v1/completions` for conversations without tools. Requires `token_ids`.
     pub token_prompts: bool,
-    /// How long one try may take.
+    /// The timeout of one try.
     pub timeout: Duration,
-    /// How long a connection may take to come about.
+    /// The timeout for establishing a connection.
     pub connect_timeout: Duration,
-    /// How often a request that failed for the moment is tried again.
+    /// How often a request is retried after a temporary failure.
     pub max_retries: u32,
-    /// How much may be asked.
+    /// Limits on requests and tokens per minute.
     pub rate_limit: RateLimit,
-    /// What tokens cost, for servers that do not say what a response did.
+    /// What tokens cost, for servers that do not report the cost of a response.
     pub prices: Prices,
 }
 
 impl ClientConfig {
-    /// A server without a key, asked as its defaults have it: an hour for a try, and 10 tries more.
+    /// A server without a key, with the defaults: a timeout of one hour per try, and 10 retries.
     pub fn new(base_url: impl Into<String>) -> Self {
         Self {
             base_urls: vec![base_url.into()],
             api_key: None,
-            dialect: Dialect::Chat,
+            dialect: ClientDialect::Chat,
             headers: IndexMap::new(),
             extra_body: Map::new(),
             stream: false,
@@ -94,7 +94,7 @@ impl ClientConfig {
 
 impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL can hold a password, and a header or a field of the body a key.
+        // A URL can contain a password, and a header or a field of the body can contain a key.
         let urls: Vec<_> = self.base_urls.iter().map(|url| endpoint::shown(url)).collect();
         f.debug_struct("ClientConfig")
             .field("base_urls", &urls)
@@ -109,28 +109,28 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// Why there can be no client.
+/// Why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no server.
-    #[error("a model needs at least one `base_url`, like https://api.openai.com/v1")]
+    /// No URL was given.
+    #[error("no model URL: set `base_url`, for example to https://api.openai.com/v1")]
     NoUrl,
-    /// A URL cannot be used.
-    #[error("`{url}` is no URL of a model's server; write one like https://api.openai.com/v1")]
+    /// A URL is invalid.
+    #[error("invalid model URL `{url}`; use one like https://api.openai.com/v1")]
     Url {
         /// The URL, without credentials.
         url: String,
     },
-    /// A header has a name or a value that HTTP does not know.
-    #[error("the header `{name}` cannot be sent: names and values are printable ASCII text")]
+    /// A header has an invalid name or value.
+    #[error("invalid header `{name}`: names and values must be printable ASCII text")]
     Header {
         /// Its name.
         name: String,
     },
-    /// The key cannot be put into a header.
-    #[error("the API key cannot be sent: it has a line break or another character that no header takes")]
+    /// The key is not a valid header value.
+    #[error("invalid API key: it contains a line break or another character that HTTP headers do not allow")]
     Key,
     /// TLS or name resolution cannot be set up on this machine.
-    #[error("no HTTP client can be set up on this machine")]
+    #[error("cannot set up the HTTP client")]
     Setup(#[source] reqwest::Error),
 }

@@ -1,4 +1,4 @@
-//! The URLs of a server: where requests go, what of them may be shown, and which conversation goes to which replica.
+//! The URLs of a server: the endpoints, the URL without secrets, and the replica of each conversation.
 
 use std::{
     collections::HashMap,
@@ -7,36 +7,36 @@ use std::{
 
 use reqwest::Url;
 
-use super::{ClientError, Dialect};
+use super::{ClientDialect, ClientError};
 
-/// Where requests go.
+/// The URLs of one replica.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) url: Url,
-    /// Where requests go whose prompts are tokens beside messages.
+    /// For requests whose prompt has tokens in addition to messages.
     pub(super) tokens: Url,
-    /// Where requests go whose prompts are only tokens.
+    /// For requests whose prompt has only tokens.
     pub(super) completions: Url,
-    /// Where the server tokenises.
+    /// For tokenizing.
     pub(super) tokenize: Url,
     /// The URL without credentials and query, for messages.
     pub(super) shown: String,
 }
 
 impl Endpoint {
-    pub(super) fn new(base: &str, dialect: Dialect) -> Result<Self, ClientError> {
+    pub(super) fn new(base: &str, dialect: ClientDialect) -> Result<Self, ClientError> {
         let refused = || ClientError::Url { url: shown(base) };
         let mut url = Url::parse(base.trim()).map_err(|_| refused())?;
         if !["http", "https"].contains(&url.scheme()) || !url.has_host() {
             return Err(refused());
         }
         let path = match (dialect, url.path().trim_end_matches('/')) {
-            (Dialect::Chat, base) => format!("{base}/chat/completions"),
-            // Anthropic's own clients are given the bare host.
-            (Dialect::Messages, "") => "/v1/messages".to_owned(),
-            (Dialect::Messages, base) => format!("{base}/messages"),
+            (ClientDialect::Chat, base) => format!("{base}/chat/completions"),
+            // Anthropic's own clients take the bare host.
+            (ClientDialect::Messages, "") => "/v1/messages".to_owned(),
+            (ClientDialect::Messages, base) => format!("{base}/messages"),
         };
-        // Servers tokenise beside the API, not below it.
+        // The tokenizer endpoint is next to the API, not below it.
         let root = url.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let mut tokenize = url.clone();
         tokenize.set_path(&format!("{root}/tokenize"));
@@ -50,11 +50,11 @@ impl Endpoint {
     }
 }
 
-/// A URL as it may be shown.
+/// A URL without its secrets.
 pub fn shown(url: &str) -> String {
     match Url::parse(url.trim()) {
         Ok(url) if url.has_host() => without_secrets(url),
-        // What is no URL may still hold a password.
+        // Text that is not a URL may still contain a password.
         _ => url.rsplit('@').next().unwrap_or_default().to_owned(),
     }
 }
@@ -62,15 +62,15 @@ pub fn shown(url: &str) -> String {
 fn without_secrets(mut url: Url) -> String {
     url.set_query(None);
     url.set_fragment(None);
-    // Both fail only for URLs without a host, which have no credentials either.
+    // Both fail only for URLs without a host, and those have no credentials.
     let _ = url.set_password(None);
     let _ = url.set_username("");
     url.into()
 }
 
-/// Deals conversations out to replicas in turn, and keeps each one where it is.
+/// Assigns conversations to replicas in turn, and keeps each one at its replica.
 ///
-/// Nobody says when a conversation is over, so only the most recent ones are known: two generations of them.
+/// The end of a conversation is not reported, so only the most recent ones are remembered, in two generations.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<Generations>);
 
@@ -81,7 +81,7 @@ struct Generations {
     older: HashMap<Box<str>, usize>,
 }
 
-/// More conversations than any run has under way at a time.
+/// More conversations than any run has at the same time.
 const GENERATION: usize = 1 << 14;
 
 impl Generations {
@@ -98,7 +98,7 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).deal(replicas)
     }
 
-    /// Which of so many replicas a conversation belongs to.
+    /// The replica of a conversation, given the number of replicas.
     pub(super) fn replica(&self, session: &str, replicas: usize) -> usize {
         if replicas <= 1 {
             return 0;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn requests_go_below_the_base_url() {
-        use Dialect::{Chat, Messages};
+        use ClientDialect::{Chat, Messages};
         for (base, dialect, url, shown) in [
             ("http://h/v1", Chat, "http://h/v1/chat/completions", "http://h/v1/chat/completions"),
             ("http://h/v1/", Chat, "http://h/v1/chat/completions", "http://h/v1/chat/completions"),
@@ -145,21 +145,24 @@ mod tests {
     }
 
     #[test]
-    fn servers_tokenise_beside_the_api() {
+    fn the_tokenizer_endpoint_is_next_to_the_api() {
         for base in ["http://h/v1", "http://h/v1/", "http://h"] {
-            assert_eq!(Endpoint::new(base, Dialect::Chat).unwrap().tokenize.as_str(), "http://h/tokenize");
+            assert_eq!(
+                Endpoint::new(base, ClientDialect::Chat).unwrap().tokenize.as_str(),
+                "http://h/tokenize"
+            );
         }
-        let endpoint = Endpoint::new("http://h/v1", Dialect::Chat).unwrap();
+        let endpoint = Endpoint::new("http://h/v1", ClientDialect::Chat).unwrap();
         assert_eq!(endpoint.tokens.as_str(), "http://h/v1/chat/completions/tokens");
         assert_eq!(endpoint.completions.as_str(), "http://h/v1/completions");
     }
 
     #[test]
-    fn what_is_no_web_address_is_refused_without_its_password() {
+    fn an_invalid_url_is_rejected_without_showing_its_password() {
         for (base, shown) in
             [("localhost:8000/v1", "localhost:8000/v1"), ("ftp://u:p@h/", "ftp://h/"), ("u:p@h/v1", "h/v1")]
         {
-            let error = Endpoint::new(base, Dialect::Chat).unwrap_err();
+            let error = Endpoint::new(base, ClientDialect::Chat).unwrap_err();
             assert!(error.to_string().contains(&format!("`{shown}`")), "{error}");
         }
     }
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_that_goes_on_keeps_its_replica_however_many_come_after_it() {
+    fn an_active_conversation_keeps_its_replica_while_new_ones_start() {
         let sessions = Sessions::default();
         sessions.replica("other", 3);
         let first = sessions.replica("kept", 3);

@@ -8,57 +8,56 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Dialect, Inner, chat,
+    ClientDialect, Inner, chat,
     endpoint::Endpoint,
     failure::{Asked, Failure},
     messages,
-    sse::{Decoder, Event},
+    sse::{SseDecoder, SseEvent},
     token_prompt::{TokenEndpoint, as_chat, is_unknown_endpoint},
 };
 use crate::Error;
 use rollout_core::response::Response;
 
-/// The largest answer that is taken.
+/// The maximum size of an answer.
 const MAX_BODY: usize = 64 << 20;
 
-/// How much of a refusal is read.
+/// How much of an error answer is read.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// An answer in some dialect.
+/// An answer in the form of one API.
 pub(super) trait Answer: DeserializeOwned {
-    /// What it is put together from if it comes in pieces.
+    /// What a streamed answer is assembled from.
     type Pieces: Pieces<Whole = Self>;
 
-    /// The error in the place of a response: some servers send one though their status says that all is well.
+    /// The error, if the answer is one: some servers return an error with a success status.
     fn error(&self) -> Option<&Value>;
 
-    /// The field in which the server puts the model's thoughts, if there are some.
+    /// The field in which the server puts the model's reasoning, if there is one.
     fn reasoning_field(&self) -> Option<&'static str> {
         None
     }
 
-    /// The response in the form that all dialects share.
+    /// Converts it to the form that all APIs share.
     fn into_response(self, asked: &str) -> Result<Response, Error>;
 }
 
-/// An answer as far as it came.
+/// The part of an answer that has arrived.
 pub(super) trait Pieces: Default {
-    /// What comes of it.
+    /// The assembled answer.
     type Whole;
 
     /// Adds the data of an event.
     fn add(&mut self, data: &[u8]) -> Result<(), serde_json::Error>;
 
-    /// Whether nothing is missing, be it of a response or of an error. A server that is cut off leaves an answer
-    /// without an end.
+    /// Whether the response or the error is complete. If the connection breaks, the end is missing.
     fn is_complete(&self) -> bool;
 
-    /// Puts it together.
+    /// Assembles the answer.
     fn finish(self) -> Self::Whole;
 }
 
 impl Inner {
-    /// Sends a request once, and reads what comes back.
+    /// Sends a request once, and reads the answer.
     pub(super) async fn exchange(
         &self,
         endpoint: &Endpoint,
@@ -84,19 +83,19 @@ impl Inner {
             return Err(Failure::NoTokenPrompts(unknown));
         }
         if !status.is_success() {
-            // A refusal that breaks off is a refusal all the same.
+            // An incomplete error answer is still an error answer.
             let (body, _) = read(&mut answer, MAX_REFUSAL).await;
             return Err(asked.refused(status, answer.headers(), &body));
         }
         match self.dialect {
-            Dialect::Chat if token_endpoint == Some(TokenEndpoint::Completions) => {
+            ClientDialect::Chat if token_endpoint == Some(TokenEndpoint::Completions) => {
                 let body = whole_body(&mut answer).await.ok_or_else(|| asked.cut())?;
                 let read = serde_json::from_slice(&body).map(as_chat).and_then(serde_json::from_value);
                 let whole: chat::Completion = read.map_err(|error| asked.malformed(&error, &body))?;
                 whole.into_response(asked.model).map_err(|error| Failure::Final(asked.about(error)))
             }
-            Dialect::Chat => self.receive::<chat::Completion>(answer, asked).await,
-            Dialect::Messages => self.receive::<messages::Reply>(answer, asked).await,
+            ClientDialect::Chat => self.receive::<chat::Completion>(answer, asked).await,
+            ClientDialect::Messages => self.receive::<messages::Reply>(answer, asked).await,
         }
     }
 
@@ -105,7 +104,7 @@ impl Inner {
         mut answer: reqwest::Response,
         asked: Asked<'_>,
     ) -> Result<Response, Failure> {
-        // A server may stream or not, whatever it was asked for.
+        // A server may ignore whether streaming was requested.
         let kind = answer.headers().get("content-type").map_or(&[][..], HeaderValue::as_bytes);
         let is_stream = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let whole: A = match is_stream {
@@ -121,7 +120,7 @@ impl Inner {
             }
         };
         if let Some(error) = whole.error().filter(|error| !error.is_null()) {
-            return Err(asked.told(error));
+            return Err(asked.error_in_answer(error));
         }
         if let Some(field) = whole.reasoning_field() {
             self.uses_reasoning.store(field == "reasoning", Relaxed);
@@ -137,7 +136,7 @@ enum End {
     Broken(reqwest::Error),
 }
 
-/// A whole body; none if it is too large or breaks off.
+/// A whole body; none if it is too large or incomplete.
 pub(super) async fn whole_body(answer: &mut reqwest::Response) -> Option<Vec<u8>> {
     let (body, end) = read(answer, MAX_BODY).await;
     matches!(end, End::Here).then_some(body)
@@ -145,10 +144,10 @@ pub(super) async fn whole_body(answer: &mut reqwest::Response) -> Option<Vec<u8>
 
 /// A body up to a limit.
 async fn read(answer: &mut reqwest::Response, limit: usize) -> (Vec<u8>, End) {
-    /// What a server announces is believed up to here; beyond, memory grows with what really comes.
-    const BELIEVED: usize = 1 << 20;
+    /// The announced size is trusted up to here. Beyond it, memory grows with the data that arrives.
+    const MAX_PREALLOCATED: usize = 1 << 20;
     let announced = answer.content_length().and_then(|length| usize::try_from(length).ok());
-    let mut body = Vec::with_capacity(announced.unwrap_or(0).min(limit).min(BELIEVED));
+    let mut body = Vec::with_capacity(announced.unwrap_or(0).min(limit).min(MAX_PREALLOCATED));
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > limit => {
@@ -162,12 +161,12 @@ async fn read(answer: &mut reqwest::Response, limit: usize) -> (Vec<u8>, End) {
     }
 }
 
-/// An answer out of the events of a stream.
+/// Assembles an answer from the events of a stream.
 async fn assemble<A: Answer>(answer: &mut reqwest::Response, asked: Asked<'_>) -> Result<A, Failure> {
-    let mut decoder = Decoder::default();
+    let mut decoder = SseDecoder::default();
     let mut pieces = A::Pieces::default();
-    let mut on_event = |event: Event<'_>| match event.name {
-        b"error" => Err(asked.told_in_stream(event.data)),
+    let mut on_event = |event: SseEvent<'_>| match event.name {
+        b"error" => Err(asked.error_in_stream(event.data)),
         _ => pieces.add(event.data).map_err(|error| asked.malformed(&error, event.data)),
     };
     let mut received = 0;
@@ -185,11 +184,11 @@ async fn assemble<A: Answer>(answer: &mut reqwest::Response, asked: Asked<'_>) -
         }
     };
     if broken.is_none() {
-        // An event without its end may be half of one, so what is wrong with it does not count.
+        // The last event may be incomplete, so its errors are ignored.
         let _ = decoder.finish(&mut on_event);
     }
     match broken {
-        // Nothing that mattered was lost.
+        // Nothing important was lost.
         _ if pieces.is_complete() => Ok(pieces.finish()),
         Some(error) => Err(asked.broken(error)),
         None => Err(asked.cut()),
@@ -203,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// JSON with the fields that answers have, in the wrong places and with the wrong values.
+    /// JSON with the fields of answers, in the wrong places and with the wrong values.
     fn answers() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -261,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_breaks_the_client(values in prop::collection::vec(answers(), 1..4)) {
+        fn no_answer_makes_the_client_panic(values in prop::collection::vec(answers(), 1..4)) {
             survives::<chat::Completion>(&values);
             survives::<messages::Reply>(&values);
         }

@@ -1,4 +1,4 @@
-//! What a try that brought no response means: for this request, and for all others.
+//! Classifies failed tries: whether a retry helps, and whether other requests would fail too.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use super::token_prompt::TokenEndpoint;
 use crate::{Cause, Error, ErrorKind};
 use rollout_core::redact::Redactor;
 
-/// Why a try brought no response.
+/// Why a try failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The same request may go well later.
+    /// Temporary: the same request may succeed later.
     Passing {
         cause: Cause,
-        /// When, if the server says.
+        /// When to retry, if the server says so.
         after: Option<Duration>,
     },
-    /// The server may not know the name that the limit of tokens has in this request.
+    /// The server may not support this request's name for the token limit.
     TokenLimit(Error),
-    /// The server has no endpoint for prompts of tokens.
+    /// The server has no such endpoint for prompts of tokens.
     NoTokenPrompts(TokenEndpoint),
-    /// It will not get better.
+    /// A retry does not help.
     Final(Error),
 }
 
-/// What is said of a server: where it is, what it was asked for, and what must not be repeated.
+/// The context of a request for messages: the URL, the model, and the secrets to remove.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) url: &'a str,
@@ -37,68 +37,69 @@ pub(super) struct Asked<'a> {
     pub(super) secrets: &'a Redactor,
 }
 
-/// How much of what a server says is repeated.
+/// How much of an error text of the server is shown.
 const MAX_EXCERPT_CHARS: usize = 600;
 
 impl Asked<'_> {
-    /// An answer whose status says that there is no response.
+    /// An answer with an error status.
     pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
         let after = retry_after(headers, Timestamp::now());
         self.classified(status, after, &String::from_utf8_lossy(body))
     }
 
-    /// An error in the middle of an answer that began well.
-    pub(super) fn told(&self, error: &Value) -> Failure {
+    /// An error in the middle of an answer that started well.
+    pub(super) fn error_in_answer(&self, error: &Value) -> Failure {
         let wrapped = serde_json::json!({"error": error});
         self.classified(status_of(error), None, &wrapped.to_string())
     }
 
     /// The same, as the data of an event.
-    pub(super) fn told_in_stream(&self, data: &[u8]) -> Failure {
+    pub(super) fn error_in_stream(&self, data: &[u8]) -> Failure {
         match serde_json::from_slice::<Value>(data) {
-            Ok(value) => self.told(value.get("error").unwrap_or(&value)),
-            Err(_) => self.told(&String::from_utf8_lossy(data).into()),
+            Ok(value) => self.error_in_answer(value.get("error").unwrap_or(&value)),
+            Err(_) => self.error_in_answer(&String::from_utf8_lossy(data).into()),
         }
     }
 
-    /// A connection that did not come about, took too long, or broke.
+    /// A connection that failed, timed out, or broke.
     pub(super) fn broken(&self, error: reqwest::Error) -> Failure {
         let name = if error.is_timeout() { "TimeoutError" } else { "ConnectionError" };
         Failure::Passing { cause: Cause::of(name, &error.without_url()), after: None }
     }
 
-    /// An answer that ended too early.
+    /// An incomplete answer.
     pub(super) fn cut(&self) -> Failure {
         let cause = Cause::new("ConnectionError", "the stream ended before the response did");
         Failure::Passing { cause, after: None }
     }
 
-    /// An answer that is no response at all.
+    /// An answer that is not a response.
     pub(super) fn malformed(&self, error: &serde_json::Error, body: &[u8]) -> Failure {
-        // Far more than is shown, and far less than a body can have.
+        // Far more than is shown, and far less than the maximum size of a body.
         let start = &body[..body.len().min(64 << 10)];
         let excerpt = self.excerpt(&String::from_utf8_lossy(start));
-        let message = format!("{} answered with something that is no response: {excerpt}", self.url);
+        let message = format!("malformed response from {}: {excerpt}", self.url);
         let error = Cause::new("JsonError", error.to_string());
         Failure::Final(Error::new(ErrorKind::InvalidModelResponse, message).because(error))
     }
 
-    /// An answer that can be read and makes no sense.
+    /// An answer that is well-formed but invalid.
     pub(super) fn about(&self, error: Error) -> Error {
-        let message = format!("model `{}` at {} answered, but {}", self.model, self.url, error.message);
+        let message =
+            format!("invalid response of model `{}` at {}: {}", self.model, self.url, error.message);
         Error { message, ..error }
     }
 
-    /// An answer that nobody can want.
+    /// An answer over the size limit.
     pub(super) fn too_large(&self, limit: usize) -> Failure {
-        let message = format!("{} answered with more than {} MiB", self.url, limit >> 20);
+        let message = format!("the response of {} is larger than {} MiB", self.url, limit >> 20);
         Failure::Final(Error::new(ErrorKind::InvalidModelResponse, message))
     }
 
-    /// The end of all tries.
+    /// All tries failed.
     pub(super) fn exhausted(&self, tries: u32, cause: Cause) -> Error {
         let tries = if tries == 1 { String::new() } else { format!(" in {tries} tries") };
-        let message = format!("model `{}` at {} gave no response{tries}", self.model, self.url);
+        let message = format!("no response from model `{}` at {}{tries}", self.model, self.url);
         Error::new(ErrorKind::Model, message).because(cause)
     }
 
@@ -111,14 +112,15 @@ impl Asked<'_> {
             401 | 403 => {
                 let message = match self.has_key {
                     true => format!(
-                        "{url} refuses the API key for model `{model}`; check that `api_key` is the right one and may use the model"
+                        "{url} rejected the API key for model `{model}`; check that `api_key` is correct and has access to the model"
                     ),
-                    false => format!("{url} wants an API key and none is set; set `api_key`"),
+                    false => format!("{url} requires an API key; set `api_key`"),
                 };
                 Failure::Final(Error::new(ErrorKind::Unauthorized, message).because(cause))
             }
             400 | 413 if is_overlong(body) => {
-                let message = format!("the conversation is longer than model `{model}` at {url} reads");
+                let message =
+                    format!("the conversation is longer than the context of model `{model}` at {url}");
                 Failure::Final(Error::new(ErrorKind::OverlongPrompt, message).because(cause))
             }
             408 | 409 | 429 | 500.. => Failure::Passing { cause, after },
@@ -126,7 +128,7 @@ impl Asked<'_> {
                 let hint = match code {
                     404 => "; check the model's name and `base_url`, which usually ends in /v1",
                     300..=399 => {
-                        "; redirects are not followed, so `base_url` has to be where the server really is"
+                        "; redirects are not followed, so set `base_url` to the final URL of the server"
                     }
                     _ => "",
                 };
@@ -141,7 +143,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What a server says, short and without secrets.
+    /// An error text of the server, shortened and without secrets.
     fn excerpt(&self, text: &str) -> String {
         let text = self.secrets.text(text);
         let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
@@ -153,7 +155,7 @@ impl Asked<'_> {
     }
 }
 
-/// The words of an error, wherever a server puts them; else all that it said.
+/// The message of an error, wherever a server puts it; otherwise the whole text.
 fn message_of(body: &str) -> std::borrow::Cow<'_, str> {
     let words = |value: &Value| -> Option<String> {
         let error = value.get("error").unwrap_or(value);
@@ -161,12 +163,12 @@ fn message_of(body: &str) -> std::borrow::Cow<'_, str> {
         words.unwrap_or(error).as_str().map(str::to_owned)
     };
     let value: Option<Value> = serde_json::from_str(body).ok();
-    // A list with the error in it is how one server wraps it.
+    // One server wraps the error in a list.
     let value = value.as_ref().map(|value| value.get(0).unwrap_or(value));
     value.and_then(words).filter(|words| !words.is_empty()).map_or(body.into(), Into::into)
 }
 
-/// The status that an error would have had, had it come before the answer began.
+/// The status for an error that came after the answer had started.
 fn status_of(error: &Value) -> StatusCode {
     let field = |key| error.get(key).filter(|value: &&Value| !value.is_null());
     let code = field("code").or_else(|| field("status")).and_then(|code| match code {
@@ -188,7 +190,7 @@ fn status_of(error: &Value) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The class of an error, for chains of them.
+/// The class name of an error, for chains of errors.
 fn name_of(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "BadRequestError",
@@ -205,7 +207,7 @@ fn name_of(status: StatusCode) -> &'static str {
     }
 }
 
-/// How servers say that a conversation is too long for their model.
+/// The phrases with which servers report that a conversation is too long for the model.
 const OVERLONG: [&str; 16] = [
     "maximum context length is",
     "context length",
@@ -230,8 +232,8 @@ fn is_overlong(body: &str) -> bool {
     OVERLONG.iter().any(|phrase| body.contains(phrase))
 }
 
-/// How long the server wants to be left alone: in milliseconds, in seconds, or until a date.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// How long the server asks to wait: in milliseconds, in seconds, or until a date.
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let header = |name: &str| headers.get(name)?.to_str().ok();
     let number = |text: &str| text.trim().parse::<f64>().ok();
     let seconds = match header("retry-after-ms").and_then(number) {
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_in_three_ways_how_long_to_wait() {
+    fn retry_after_is_read_in_all_three_forms() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for (headers, expected) in [
             (&[][..], None),
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_error_are_found_wherever_a_server_puts_them() {
+    fn an_error_message_is_found_wherever_a_server_puts_it() {
         for (body, words) in [
             (r#"{"error":{"message":"no","type":"x"}}"#, "no"),
             (r#"{"error":"no"}"#, "no"),
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_an_answer_has_the_status_that_it_would_have_had() {
+    fn an_error_in_an_answer_gets_the_status_of_its_type() {
         for (error, status) in [
             (json!({"code": 429}), 429),
             (json!({"code": "503"}), 503),

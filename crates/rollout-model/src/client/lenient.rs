@@ -7,18 +7,18 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// A number, or something in its place that is none.
+/// A number; none for any other value.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Number(pub(super) Option<f64>);
 
 impl Number {
-    /// As a count: nothing, and less than nothing, is none.
+    /// As a count: missing and negative numbers are 0.
     pub(super) fn count(self) -> u64 {
-        // A float beyond the range of integers becomes their end.
+        // The conversion clamps floats that are out of range.
         self.0.unwrap_or_default().max(0.0) as u64
     }
 
-    /// As the number of a token or an expert.
+    /// As the id of a token or an expert.
     pub(super) fn id(self) -> Option<u32> {
         let number = self.0?;
         let id = number as u32;

@@ -1,4 +1,4 @@
-//! Limits on requests and tokens a minute, shared by everybody who asks the same server.
+//! Limits on requests and tokens per minute, shared by all users of a server.
 
 use std::{
     num::NonZeroU32,
@@ -10,13 +10,13 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::RateLimit;
 
-/// Lets requests through in the order in which they came, as fast as the limits allow.
+/// Lets requests through in order of arrival, as fast as the limits allow.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub struct Limiter {
     buckets: Mutex<Buckets>,
-    /// Whoever holds this is next. It is fair, and leaves no gap when somebody in the queue gives up.
+    /// The holder of this lock is next. The lock is fair, and a waiter that is cancelled leaves no gap.
     turn: tokio::sync::Mutex<()>,
-    /// Tokens came back.
+    /// Notified when tokens are returned.
     returned: Notify,
 }
 
@@ -27,8 +27,8 @@ struct Buckets {
 }
 
 impl Limiter {
-    /// None if there is nothing to limit.
-    pub(super) fn new(limit: RateLimit) -> Option<Self> {
+    /// None if there is no limit.
+    pub fn new(limit: RateLimit) -> Option<Self> {
         let RateLimit { requests_per_minute: requests, tokens_per_minute: tokens } = limit;
         if requests.is_none() && tokens.is_none() {
             return None;
@@ -42,8 +42,8 @@ impl Limiter {
         })
     }
 
-    /// Waits until a request of about so many tokens may go out. Giving up while waiting takes nothing.
-    pub(super) async fn acquire(&self, tokens: u64) {
+    /// Waits until a request with this estimate of tokens may be sent. Cancelling the wait takes nothing.
+    pub async fn acquire(&self, tokens: u64) {
         let _turn = self.turn.lock().await;
         loop {
             let wait = self.lock().take(tokens, Instant::now());
@@ -57,8 +57,8 @@ impl Limiter {
         }
     }
 
-    /// Makes good for what a request was thought to need, now that it is known.
-    pub(super) fn settle(&self, estimated: u64, actual: u64) {
+    /// Corrects the estimate of a request by what it used.
+    pub fn settle(&self, estimated: u64, actual: u64) {
         if let Some(tokens) = &mut self.lock().tokens {
             tokens.level += estimated as f64 - actual as f64;
         }
@@ -73,7 +73,7 @@ impl Limiter {
 }
 
 impl Buckets {
-    /// Takes one request of so many tokens, or nothing and tells how long to wait.
+    /// Takes one request with these tokens and returns zero, or takes nothing and returns how long to wait.
     fn take(&mut self, tokens: u64, now: Instant) -> Duration {
         let mut wanted = [(&mut self.requests, 1.0), (&mut self.tokens, tokens as f64)];
         let waits = wanted.iter_mut().map(|(bucket, amount)| match bucket {
@@ -92,13 +92,13 @@ impl Buckets {
     }
 }
 
-/// Fills steadily. It holds what comes in a second: servers count in short windows too, and a burst of a whole
-/// minute's worth would be refused.
+/// Fills at a steady rate. It holds one second's worth: servers count in short windows too, and would reject a burst of
+/// a whole minute's worth.
 #[derive(Debug)]
 struct Bucket {
     per_second: f64,
     capacity: f64,
-    /// Below zero after something larger than the capacity, or larger than was thought.
+    /// Below zero after a request larger than the capacity, or larger than its estimate.
     level: f64,
     at: Instant,
 }
@@ -110,13 +110,13 @@ impl Bucket {
         Self { per_second, capacity, level: capacity, at: now }
     }
 
-    /// How long until so much can be taken. What is larger than the bucket waits until it is full.
+    /// How long until this amount can be taken. An amount larger than the bucket waits until the bucket is full.
     fn wait(&mut self, amount: f64, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.at);
         self.level = (self.level + passed.as_secs_f64() * self.per_second).min(self.capacity);
         self.at = now;
         let missing = amount.min(self.capacity) - self.level;
-        // Less than a nanosecond's worth is an error of rounding.
+        // Less than a nanosecond's worth is a rounding error.
         match missing / self.per_second {
             seconds if seconds < 1e-9 => Duration::ZERO,
             seconds => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
@@ -138,7 +138,7 @@ mod tests {
         Arc::new(Limiter::new(limit).unwrap())
     }
 
-    /// When each of these requests goes out, in milliseconds.
+    /// When each of these requests is sent, in milliseconds.
     async fn times(limiter: &Limiter, tokens: impl IntoIterator<Item = u64>) -> Vec<u128> {
         let start = Instant::now();
         let mut times = Vec::new();
@@ -158,14 +158,14 @@ mod tests {
     async fn requests_are_spread_over_the_minute() {
         assert_eq!(times(&limiter(60, 0), [0; 4]).await, [0, 1000, 2000, 3000]);
         assert_eq!(times(&limiter(30, 0), [0; 3]).await, [0, 2000, 4000]);
-        // A second's worth may go at once.
+        // One second's worth may be sent at once.
         assert_eq!(times(&limiter(180, 0), [0; 4]).await, [0, 0, 0, 334]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn tokens_are_spread_over_the_minute() {
         assert_eq!(times(&limiter(0, 6000), [50, 50, 100, 10]).await, [0, 0, 1000, 1100]);
-        // More than the bucket holds goes when it is full, and is paid off afterwards.
+        // More than the bucket holds is sent when the bucket is full, and paid off afterwards.
         assert_eq!(times(&limiter(0, 6000), [300, 1]).await, [0, 2010]);
     }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_estimated_is_corrected_by_what_was_used() {
+    async fn estimates_are_corrected_by_the_actual_usage() {
         let dear = limiter(0, 6000);
         dear.acquire(100).await;
         dear.settle(100, 300);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_that_come_back_wake_who_waits() {
+    async fn returned_tokens_wake_a_waiting_request() {
         let limiter = limiter(0, 60);
         limiter.acquire(600).await;
         let start = Instant::now();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_first_goes_first_and_who_gives_up_takes_nothing() {
+    async fn requests_keep_their_order_and_a_cancelled_one_takes_nothing() {
         let limiter = limiter(60, 0);
         limiter.acquire(0).await;
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Messages: the dialect of Anthropic.
+//! Messages: the API of Anthropic.
 
 mod request;
 mod response;

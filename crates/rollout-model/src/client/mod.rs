@@ -1,7 +1,7 @@
-//! The client of a model's server.
+//! The client of a model server.
 //!
-//! It speaks two dialects, whole or streamed, and gives back one form of [`Response`]. It tries again what may go
-//! better, keeps to rate limits, and knows what a response cost.
+//! It supports two APIs, whole or streamed, and returns one form of [`Response`]. It retries temporary failures,
+//! respects rate limits, and computes the cost of a response.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -67,15 +67,17 @@ use serde_json::{Map, Value};
 
 pub use self::endpoint::shown as shown_url;
 pub use self::{
-    config::{ClientConfig, ClientError, Dialect, RateLimit},
+    config::{ClientConfig, ClientDialect, ClientError, RateLimit},
+    failure::retry_after,
+    limits::Limiter,
     model::{Model, SamplingArgs},
     prices::{Price, Prices, PricesError},
+    sse::{SseDecoder, SseEvent},
     token_prompt::TokenHistory,
 };
 use self::{
     endpoint::{Endpoint, Sessions},
     failure::{Asked, Failure},
-    limits::Limiter,
     token_prompt::{TokenEndpoint, TokenEndpoints, completions_body},
 };
 use super::Error;
@@ -85,13 +87,13 @@ use rollout_core::{
     response::Response,
 };
 
-/// Asks models. Cheap to clone; all clones share connections and rate limits.
+/// Sends requests to a model server. Cheap to clone; all clones share connections and rate limits.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>, Option<usize>);
 
 struct Inner {
     http: reqwest::Client,
-    dialect: Dialect,
+    dialect: ClientDialect,
     endpoints: Vec<Endpoint>,
     sessions: Sessions,
     headers: HeaderMap,
@@ -100,7 +102,7 @@ struct Inner {
     extra_body: Map<String, Value>,
     stream: bool,
     token_ids: bool,
-    /// Where prompts are sent as tokens, if at all.
+    /// The endpoints that accept prompts of tokens, if any.
     token_prompts: TokenEndpoints,
     /// Whether the server returned token ids at least once.
     returns_token_ids: AtomicBool,
@@ -111,12 +113,12 @@ struct Inner {
     uses_reasoning: AtomicBool,
 }
 
-/// What differs between servers of one dialect, and is learned from what they say.
+/// What differs between servers of one API, learned from their answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Habits {
-    /// The limit of tokens has its old name.
+    /// The token limit has its old name.
     uses_max_tokens: bool,
-    /// Thoughts are in `reasoning`.
+    /// Reasoning is in the field `reasoning`.
     uses_reasoning: bool,
 }
 
@@ -131,20 +133,20 @@ impl Habits {
 }
 
 impl Client {
-    /// Where the server is, without credentials: the first of its replicas.
+    /// The base URL of the first replica, without credentials.
     pub fn base_url(&self) -> &str {
         let shown = self.0.endpoints.first().map_or("", |endpoint| endpoint.shown.as_str());
         shown.trim_end_matches("/chat/completions").trim_end_matches("/messages")
     }
 
-    /// A clone that asks one replica only, for conversations that begin alike: a server keeps what it has read. Each
-    /// clone gets the next replica; none is needed if there is only one.
+    /// A clone that uses one replica only, for conversations with the same start: the server caches what it has read.
+    /// Each clone gets the next replica. None if there is only one replica.
     pub fn on_one_replica(&self) -> Option<Self> {
         let replicas = self.0.endpoints.len();
         (replicas > 1).then(|| Self(Arc::clone(&self.0), Some(self.0.sessions.next(replicas))))
     }
 
-    /// Makes a client. Nothing is sent yet.
+    /// Creates a client. Sends nothing.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoints = config
             .base_urls
@@ -157,7 +159,7 @@ impl Client {
         let http = reqwest::Client::builder()
             .timeout(config.timeout)
             .connect_timeout(config.connect_timeout)
-            // A redirect would take keys to a host that nobody named.
+            // A redirect would send keys to a host that is not in the configuration.
             .redirect(redirect::Policy::none())
             .build()
             .map_err(ClientError::Setup)?;
@@ -177,7 +179,7 @@ impl Client {
                 stream: config.stream,
                 token_ids: config.token_ids,
                 token_prompts: TokenEndpoints::new(
-                    config.token_prompts && config.token_ids && config.dialect == Dialect::Chat,
+                    config.token_prompts && config.token_ids && config.dialect == ClientDialect::Chat,
                 ),
                 returns_token_ids: AtomicBool::new(false),
                 max_retries: config.max_retries,
@@ -190,13 +192,13 @@ impl Client {
         ))
     }
 
-    /// Asks a model for the next message of a conversation. `session` names the conversation for servers that keep
-    /// one on the same replica.
+    /// Requests the next message of a conversation from a model. `session` identifies the conversation, which stays at
+    /// one replica.
     ///
-    /// What may go better later is tried again, with growing pauses or those that the server asks for. A server that
-    /// refuses the key gives an error of the kind [`Unauthorized`](super::ErrorKind::Unauthorized), one that returns no
-    /// token ids though they are asked for one of the kind [`Unsupported`](super::ErrorKind::Unsupported), and a
-    /// conversation that is too long one of the kind [`OverlongPrompt`](super::ErrorKind::OverlongPrompt).
+    /// Temporary failures are retried, after growing pauses or those that the server asks for. The error is of the kind
+    /// [`Unauthorized`](super::ErrorKind::Unauthorized) if the server rejects the key, of the kind
+    /// [`Unsupported`](super::ErrorKind::Unsupported) if it returns no token ids though `token_ids` is set, and of the
+    /// kind [`OverlongPrompt`](super::ErrorKind::OverlongPrompt) if the conversation is too long.
     pub async fn respond(
         &self,
         model: &Model,
@@ -208,7 +210,7 @@ impl Client {
     }
 
     /// The same for a conversation whose first messages are known as tokens. They are sent as tokens if the client is
-    /// made for it and the server takes them, and as messages otherwise.
+    /// configured for it and the server accepts them, and as messages otherwise.
     pub async fn respond_after(
         &self,
         model: &Model,
@@ -238,10 +240,12 @@ impl Client {
                 url: &endpoint.shown,
                 model: &model.name,
                 has_key: inner.has_key,
-                token_limit: limit.filter(|_| inner.dialect == Dialect::Chat).map(|_| habits.token_limit()),
+                token_limit: limit
+                    .filter(|_| inner.dialect == ClientDialect::Chat)
+                    .map(|_| habits.token_limit()),
                 secrets: &inner.secrets,
             };
-            // Four bytes to a token, and what the model may write at most.
+            // Four bytes per token, and the most that the model may write.
             let estimate = body.len() as u64 / 4 + limit.unwrap_or(0);
             if let Some(limiter) = &inner.limiter {
                 limiter.acquire(estimate).await;
@@ -265,7 +269,12 @@ impl Client {
                     if tries > inner.max_retries {
                         return Err(asked.exhausted(tries, cause));
                     }
-                    tracing::debug!(url = asked.url, tries, cause = cause.message, "asking the model again");
+                    tracing::debug!(
+                        url = asked.url,
+                        tries,
+                        cause = cause.message,
+                        "retrying the model request"
+                    );
                     tokio::time::sleep(pause(tries, after, fastrand::f64())).await;
                 }
                 Failure::TokenLimit(_) if !is_renamed => {
@@ -274,7 +283,7 @@ impl Client {
                     body = inner.encode(model, messages, tools, habits, prompt, token_endpoint)?;
                 }
                 Failure::NoTokenPrompts(unknown) => {
-                    tracing::warn!(url = asked.url, ?unknown, "the server has no such endpoint for tokens");
+                    tracing::warn!(url = asked.url, ?unknown, "the server has no such token endpoint");
                     inner.token_prompts.lacks(unknown);
                     token_endpoint = inner.token_prompts.next(messages, tools);
                     body = inner.encode(model, messages, tools, habits, prompt, token_endpoint)?;
@@ -297,8 +306,8 @@ impl Client {
 }
 
 impl Inner {
-    /// Reports at the first response that a server returns no token ids though they are asked for. A server that did
-    /// so once may leave them out of a single response.
+    /// Fails on the first response without token ids if they are configured. A server that returned them once may leave
+    /// them out of a single response.
     fn check_tokens(&self, endpoint: &Endpoint, model: &Model, response: &Response) -> Result<(), Error> {
         if !self.token_ids || self.returns_token_ids.load(Relaxed) {
             return Ok(());
@@ -308,7 +317,7 @@ impl Inner {
             return Ok(());
         }
         let message = format!(
-            "model `{}` at {} returned no token ids, though `token_ids: true` asks for them; serve the model with a server \
+            "model `{}` at {} returned no token ids, which `token_ids: true` requires; serve the model with a server \
              that returns token ids and log-probabilities (vLLM 0.10.2 or newer), or remove `token_ids`",
             model.name, endpoint.shown
         );
@@ -334,7 +343,7 @@ impl Inner {
         let Self { extra_body, stream, token_ids, .. } = self;
         let (stream, token_ids) = (*stream, *token_ids);
         let encoded = match self.dialect {
-            Dialect::Chat => serde_json::to_vec(&chat::Request {
+            ClientDialect::Chat => serde_json::to_vec(&chat::Request {
                 model,
                 messages,
                 tools,
@@ -344,7 +353,7 @@ impl Inner {
                 habits,
                 tokens: tokens.filter(|_| token_endpoint.is_some()),
             }),
-            Dialect::Messages => {
+            ClientDialect::Messages => {
                 serde_json::to_vec(&messages::Request { model, messages, tools, extra_body, stream })
             }
         };
@@ -371,17 +380,17 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The headers of every request. Those that a user gives take the place of others.
+/// The headers of every request. Headers of the user replace others.
 fn headers(config: &ClientConfig) -> Result<HeaderMap, ClientError> {
     let mut headers = HeaderMap::new();
     headers.insert("content-type", HeaderValue::from_static("application/json"));
-    if config.dialect == Dialect::Messages {
+    if config.dialect == ClientDialect::Messages {
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
     }
     if let Some(key) = &config.api_key {
         let (name, text) = match config.dialect {
-            Dialect::Chat => ("authorization", format!("Bearer {}", key.expose_secret())),
-            Dialect::Messages => ("x-api-key", key.expose_secret().to_owned()),
+            ClientDialect::Chat => ("authorization", format!("Bearer {}", key.expose_secret())),
+            ClientDialect::Messages => ("x-api-key", key.expose_secret().to_owned()),
         };
         let mut value = HeaderValue::try_from(text).map_err(|_| ClientError::Key)?;
         value.set_sensitive(true);
@@ -397,20 +406,20 @@ fn headers(config: &ClientConfig) -> Result<HeaderMap, ClientError> {
     Ok(headers)
 }
 
-/// How much the model may write, if somebody said so.
+/// The token limit of the completion, if one is set.
 fn token_limit(model: &Model) -> Option<u64> {
     ["max_completion_tokens", "max_tokens"].iter().find_map(|key| model.sampling.get(*key)?.as_u64())
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A server that wants to be left alone for longer is asked anew all the same: its quota may be lifted meanwhile.
-const LONGEST_WISH: Duration = Duration::from_secs(60);
+/// A longer `retry-after` is cut to this: the server's quota may be lifted earlier.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// How long to wait after so many tries. Chance keeps clients apart that failed at the same time.
-fn pause(tries: u32, after: Option<Duration>, chance: f64) -> Duration {
+/// How long to wait after this many tries. Randomness separates clients that failed at the same time.
+pub fn pause(tries: u32, after: Option<Duration>, chance: f64) -> Duration {
     match after {
-        Some(after) => after.min(LONGEST_WISH).mul_f64(1.0 + chance / 4.0),
+        Some(after) => after.min(LONGEST_RETRY_AFTER).mul_f64(1.0 + chance / 4.0),
         None => {
             let doubled = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(tries.saturating_sub(1)));
             doubled.min(LONGEST_PAUSE).mul_f64(1.0 - chance / 2.0)
@@ -430,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wish_of_a_server_is_heard_up_to_a_minute_and_never_cut_short() {
+    fn retry_after_is_respected_up_to_a_minute() {
         let wish = |seconds, chance| pause(1, Some(Duration::from_secs(seconds)), chance).as_secs_f64();
         assert_eq!(wish(8, 0.0), 8.0);
         assert_eq!(wish(8, 1.0), 10.0);

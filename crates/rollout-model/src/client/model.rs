@@ -11,29 +11,29 @@ use crate::error::{Error, ErrorKind};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How a model is to be sampled: `temperature`, `max_tokens`, and whatever else its server takes.
+/// The sampling arguments: `temperature`, `max_tokens`, and any others that the server supports.
 pub type SamplingArgs = Map<String, Value>;
 
-/// Who attempts: a model behind a client, with the way it is sampled.
+/// A model: its client, its name and its sampling arguments.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// How the model is reached.
+    /// The client of its server.
     pub client: Client,
-    /// Its name for the server.
+    /// Its name on the server.
     pub name: String,
-    /// How it is sampled.
+    /// Its sampling arguments.
     pub sampling: SamplingArgs,
-    /// The longest sequence that training takes, in tokens. Longer ones are cut.
+    /// The longest sequence for training, in tokens. Longer ones are cut.
     pub max_seq_len: Option<usize>,
 }
 
 impl Model {
-    /// A model as its server samples it.
+    /// A model with the sampling defaults of its server.
     pub fn new(client: Client, name: impl Into<String>) -> Self {
         Self { client, name: name.into(), sampling: SamplingArgs::new(), max_seq_len: None }
     }
 
-    /// What the model replies to a prompt, without tools. A malformed response is retried this often.
+    /// The reply of the model to a prompt, without tools. A malformed response is retried this often.
     pub(crate) async fn ask(&self, prompt: &str, session: &str, max_retries: u32) -> Result<String, Error> {
         let messages = [Arc::new(Message::user(prompt))];
         let mut tries = 0;
@@ -41,7 +41,7 @@ impl Model {
             match self.client.respond(self, &messages, &[], session).await {
                 Ok(response) => return Ok(response.message.text().into_owned()),
                 Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < max_retries => {
-                    tracing::debug!(%error, tries, "asking again");
+                    tracing::debug!(%error, tries, "retrying the model request");
                     let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));
                     tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
                     tries += 1;

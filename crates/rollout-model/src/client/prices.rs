@@ -14,10 +14,10 @@ pub struct Price {
     pub input: f64,
     /// Tokens that it writes.
     pub output: f64,
-    /// Tokens that it reads from a cache; those cost as much as others if it is not given.
+    /// Tokens that it reads from a cache; the price of `input` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
-    /// Tokens that it reads and puts into a cache; those cost as much as others if it is not given.
+    /// Tokens that it reads and writes to a cache; the price of `input` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
 }
@@ -40,8 +40,8 @@ impl Price {
     }
 }
 
-/// The prices of models, by name or by a pattern like `claude-*`. A name goes before patterns, and an earlier pattern
-/// before a later one. No prices come with Rollout: they would be wrong tomorrow.
+/// The prices of models, by name or by a pattern like `claude-*`. An exact name takes precedence over patterns, and an
+/// earlier pattern over a later one. Rollout includes no prices, because they would soon be outdated.
 ///
 /// ```
 /// use rollout::model::client::Prices;
@@ -62,22 +62,22 @@ pub struct Prices {
     patterns: GlobSet,
 }
 
-/// Why a table of prices cannot be used.
+/// Why a table of prices is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum PricesError {
-    /// The text is no table.
+    /// The text is not a table.
     #[error(
-        "prices are a mapping, like `gpt-4.1-mini: {{input: 0.4, output: 1.6}}` in dollars per million tokens"
+        "prices must be a mapping, like `gpt-4.1-mini: {{input: 0.4, output: 1.6}}` in dollars per million tokens"
     )]
     Format(#[source] Box<serde_saphyr::Error>),
-    /// A price is no amount of money.
-    #[error("a price of `{model}` is negative or no number")]
+    /// A price is not an amount of money.
+    #[error("invalid price of `{model}`: it must be a number of at least 0")]
     Price {
         /// The row.
         model: String,
     },
-    /// A pattern cannot be read.
-    #[error("the pattern `{pattern}` cannot be read; `*` stands for anything")]
+    /// A pattern is invalid.
+    #[error("invalid pattern `{pattern}`; `*` matches any text")]
     Pattern {
         /// The row.
         pattern: String,
@@ -93,7 +93,7 @@ impl Prices {
         Self::new([("*".to_owned(), price)])
     }
 
-    /// A table of names or patterns, and their prices.
+    /// A table of names or patterns with their prices.
     pub fn new(rows: impl IntoIterator<Item = (String, Price)>) -> Result<Self, PricesError> {
         let table: IndexMap<String, Price> = rows.into_iter().collect();
         let mut patterns = GlobSetBuilder::new();
@@ -114,6 +114,15 @@ impl Prices {
     pub fn parse(text: &str) -> Result<Self, PricesError> {
         let rows: IndexMap<String, Price> =
             serde_saphyr::from_str(text).map_err(|source| PricesError::Format(Box::new(source)))?;
+        Self::new(rows)
+    }
+
+    /// These prices, and those of the other table for models that have none here.
+    pub fn or(self, other: Self) -> Result<Self, PricesError> {
+        let mut rows = self.table;
+        for (model, price) in other.table {
+            rows.entry(model).or_insert(price);
+        }
         Self::new(rows)
     }
 
@@ -150,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_before_patterns_and_an_earlier_pattern_before_a_later_one() {
+    fn a_name_takes_precedence_over_patterns_and_an_earlier_pattern_over_a_later_one() {
         let prices = Prices::parse(
             "'openai/*': {input: 1, output: 1}\n'*': {input: 2, output: 2}\nopenai/x: {input: 3, output: 3}\n",
         )
@@ -163,24 +172,24 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_too() {
+    fn json_is_accepted_too() {
         let prices = Prices::parse(r#"{"m": {"input": 0.4, "output": 1.6}}"#).unwrap();
         assert_eq!(prices.get("m").unwrap().output, 1.6);
     }
 
     #[test]
-    fn what_is_no_price_is_refused() {
+    fn invalid_prices_are_rejected() {
         for (text, message) in [
-            ("m: {input: -1, output: 1}", "a price of `m` is negative or no number"),
-            ("m: {input: .inf, output: 1}", "a price of `m` is negative or no number"),
-            ("'a[': {input: 1, output: 1}", "the pattern `a[` cannot be read; `*` stands for anything"),
+            ("m: {input: -1, output: 1}", "invalid price of `m`: it must be a number of at least 0"),
+            ("m: {input: .inf, output: 1}", "invalid price of `m`: it must be a number of at least 0"),
+            ("'a[': {input: 1, output: 1}", "invalid pattern `a[`; `*` matches any text"),
             (
                 "m: 5",
-                "prices are a mapping, like `gpt-4.1-mini: {input: 0.4, output: 1.6}` in dollars per million tokens",
+                "prices must be a mapping, like `gpt-4.1-mini: {input: 0.4, output: 1.6}` in dollars per million tokens",
             ),
             (
                 "m: {input: 1, ouput: 1}",
-                "prices are a mapping, like `gpt-4.1-mini: {input: 0.4, output: 1.6}` in dollars per million tokens",
+                "prices must be a mapping, like `gpt-4.1-mini: {input: 0.4, output: 1.6}` in dollars per million tokens",
             ),
         ] {
             assert_eq!(Prices::parse(text).unwrap_err().to_string(), message);

@@ -1,18 +1,18 @@
-//! Server-sent events, cut out of bytes as they come.
+//! A decoder of server-sent events.
 
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Event<'a> {
-    /// Its kind; empty where the server gives none.
-    pub(super) name: &'a [u8],
-    /// Its data. The lines of it are joined by line breaks.
-    pub(super) data: &'a [u8],
+pub struct SseEvent<'a> {
+    /// Its type; empty if the server gives none.
+    pub name: &'a [u8],
+    /// Its data. Several lines are joined by line breaks.
+    pub data: &'a [u8],
 }
 
-/// Finds the events in a stream of bytes, wherever the pieces are cut. It works on bytes, so that a character that is
-/// cut in two needs no care.
+/// Finds the events in a stream of bytes, wherever it is cut into pieces. It works on bytes, so a character may be
+/// split between two pieces.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub struct SseDecoder {
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
@@ -21,15 +21,15 @@ pub(super) struct Decoder {
     started: bool,
 }
 
-impl Decoder {
-    /// Takes the next piece, and tells of each event that it completes.
-    pub(super) fn feed<E>(
+impl SseDecoder {
+    /// Reads the next piece, and passes on each event that is complete.
+    pub fn feed<E>(
         &mut self,
         mut bytes: &[u8],
-        mut on_event: impl FnMut(Event<'_>) -> Result<(), E>,
+        mut on_event: impl FnMut(SseEvent<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         while !bytes.is_empty() {
-            // A line may end in \r\n, and the two may come in different pieces.
+            // A line may end in \r\n, and the two bytes may be in different pieces.
             if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
                 continue;
@@ -46,18 +46,15 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes the end of the stream. An event that lacks only its empty line counts: some servers end so.
-    pub(super) fn finish<E>(
-        &mut self,
-        mut on_event: impl FnMut(Event<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Ends the stream. An event that lacks only its empty line counts: some servers end this way.
+    pub fn finish<E>(&mut self, mut on_event: impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
         if !self.line.is_empty() {
             self.end_line(&mut on_event)?;
         }
         self.end_event(&mut on_event)
     }
 
-    fn end_line<E>(&mut self, on_event: &mut impl FnMut(Event<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn end_line<E>(&mut self, on_event: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
         if !std::mem::replace(&mut self.started, true) && self.line.starts_with(b"\xef\xbb\xbf") {
             self.line.drain(..3);
         }
@@ -81,21 +78,21 @@ impl Decoder {
                 self.name.clear();
                 self.name.extend_from_slice(value);
             }
-            // A comment, an id, or the time to wait before connecting anew.
+            // A comment, an id, or the time to wait before reconnecting.
             _ => {}
         }
         self.line.clear();
         Ok(())
     }
 
-    fn end_event<E>(&mut self, on_event: &mut impl FnMut(Event<'_>) -> Result<(), E>) -> Result<(), E> {
-        let told = match std::mem::take(&mut self.has_data) {
-            true => on_event(Event { name: &self.name, data: &self.data }),
+    fn end_event<E>(&mut self, on_event: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
+        let result = match std::mem::take(&mut self.has_data) {
+            true => on_event(SseEvent { name: &self.name, data: &self.data }),
             false => Ok(()),
         };
         self.name.clear();
         self.data.clear();
-        told
+        result
     }
 }
 
@@ -108,9 +105,9 @@ mod tests {
     use super::*;
 
     fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
-        let mut decoder = Decoder::default();
+        let mut decoder = SseDecoder::default();
         let mut events = Vec::new();
-        let mut on_event = |event: Event<'_>| {
+        let mut on_event = |event: SseEvent<'_>| {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             events.push((text(event.name), text(event.data)));
             Ok::<_, Infallible>(())
@@ -146,18 +143,18 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_listener_ends_the_reading() {
+    fn an_error_of_the_callback_stops_the_decoder() {
         let mut seen = 0;
-        let told = Decoder::default().feed(b"data: a\n\ndata: b\n\n", |_| {
+        let result = SseDecoder::default().feed(b"data: a\n\ndata: b\n\n", |_| {
             seen += 1;
             Err("enough")
         });
-        assert_eq!((told, seen), (Err("enough"), 1));
+        assert_eq!((result, seen), (Err("enough"), 1));
     }
 
     proptest! {
         #[test]
-        fn where_the_pieces_are_cut_makes_no_difference(
+        fn events_do_not_depend_on_where_the_stream_is_cut(
             lines in prop::collection::vec(
                 ("data: ?[a-zé🦀:\u{feff}]{0,6}|event: [a-z]{0,3}|: c|id: 1|[a-z]{0,3}", "\r\n|\n|\r|\r\n\r\n|\n\n|\r\r"),
                 0..10,
@@ -173,13 +170,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
+        fn no_bytes_make_the_decoder_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
             let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
             events(&pieces);
         }
 
         #[test]
-        fn data_comes_out_as_it_went_in(lines in prop::collection::vec("[^\r\n]{0,20}", 1..5)) {
+        fn data_is_decoded_unchanged(lines in prop::collection::vec("[^\r\n]{0,20}", 1..5)) {
             let text: String = lines.iter().map(|line| format!("data: {line}\n")).collect::<String>() + "\n";
             prop_assert_eq!(events(&[text.as_bytes()]), vec![event("", &lines.join("\n"))]);
         }

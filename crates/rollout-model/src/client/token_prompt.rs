@@ -1,7 +1,7 @@
-//! Prompts as tokens: what a model sampled is sent back as the same tokens, not as text that is tokenised anew.
+//! Prompts as tokens: sampled tokens are sent back as they are, not as text that the server tokenizes again.
 //!
-//! The tokens of a prompt are those of the turn before it, and then those of the new messages (the bridge). The server
-//! tokenises the new messages after a stand-in for the model's message, so that its chat template puts in whatever
+//! The tokens of a prompt are those of the previous turn, followed by those of the new messages (the bridge). The
+//! server tokenizes the new messages after a placeholder for the model's message, so that its chat template adds what
 //! belongs between messages.
 
 use std::sync::{
@@ -20,18 +20,18 @@ use rollout_core::{
     response::{FinishReason, ResponseTokens},
 };
 
-/// The tokens of the first messages of a conversation, up to and with the model's last message.
+/// The tokens of the first messages of a conversation, up to and including the model's last message.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenHistory<'a> {
-    /// What the server reported of the last turn.
+    /// What the server reported for the last turn.
     pub tokens: &'a ResponseTokens,
-    /// How many messages of the next prompt they are the tokens of.
+    /// How many messages of the next prompt these tokens cover.
     pub messages: usize,
 }
 
 impl<'a> TokenHistory<'a> {
-    /// The tokens before a prompt, if it goes on exactly where the last turn ended and only tools or a user answered,
-    /// in text. A turn that was cut off has no end to go on from.
+    /// The tokens before a prompt, if the prompt starts with the last turn and adds only text messages of tools or the
+    /// user. A turn that was cut off cannot be continued.
     pub fn of(
         shown: &[Arc<Message>],
         said: &[Arc<Message>],
@@ -54,7 +54,7 @@ impl<'a> TokenHistory<'a> {
     }
 }
 
-/// What stands in for the model's message while new messages are tokenised.
+/// The placeholder for the model's message while new messages are tokenized.
 const STAND_IN: &str = "ok";
 
 #[derive(Deserialize)]
@@ -63,8 +63,8 @@ struct Tokenized {
 }
 
 impl Inner {
-    /// The tokens of a prompt. None if the server cannot tokenise, or its template does not say where a message ends:
-    /// then the messages are sent.
+    /// The tokens of a prompt. None if the server cannot tokenize, or its template does not show where a message ends.
+    /// The prompt is then sent as messages.
     pub(super) async fn token_prompt(
         &self,
         endpoint: &Endpoint,
@@ -79,7 +79,7 @@ impl Inner {
         let with_new: Vec<_> = [stand_in].into_iter().chain(new.iter().cloned()).collect();
         let all = self.tokenized(endpoint, model, &with_new, tools, true).await?;
         let sampled = &history.tokens.completion_ids;
-        // The model ended its message with this token; what the template writes after it belongs to the bridge.
+        // The model ended its message with this token. What the template writes after it belongs to the bridge.
         let end = alone.iter().rposition(|id| Some(id) == sampled.last())?;
         if !all.starts_with(&alone) {
             return None;
@@ -106,7 +106,7 @@ impl Inner {
         if !tools.is_empty() {
             body["tools"] = chat::tools_value(tools);
         }
-        // What changes the template of the conversation changes it here, too.
+        // Settings of the conversation's template apply here too.
         let own = model.sampling.get("extra_body").and_then(|extra| extra.get("chat_template_kwargs"));
         if let Some(kwargs) = own.or_else(|| self.extra_body.get("chat_template_kwargs")) {
             body["chat_template_kwargs"] = kwargs.clone();
@@ -117,7 +117,7 @@ impl Inner {
         let mut answer = self.http.execute(request).await.ok()?;
         let status = answer.status();
         if !status.is_success() {
-            tracing::debug!(url = %endpoint.tokenize, %status, "the server does not tokenise");
+            tracing::debug!(url = %endpoint.tokenize, %status, "the server has no tokenizer endpoint");
             return None;
         }
         let body = exchange::whole_body(&mut answer).await?;
@@ -126,21 +126,21 @@ impl Inner {
     }
 }
 
-/// Whether a status says that a server has no such endpoint.
+/// Whether a status means that the server has no such endpoint.
 pub(super) fn is_unknown_endpoint(status: reqwest::StatusCode) -> bool {
     matches!(status.as_u16(), 404 | 405 | 501)
 }
 
-/// How a server takes prompts of tokens.
+/// How a server accepts prompts of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenEndpoint {
-    /// Beside the messages, which the server's parsers need: `/chat/completions/tokens`.
+    /// In addition to the messages, which the server's parsers need: `/chat/completions/tokens`.
     Chat,
-    /// In the place of all messages: `/completions`, as vLLM has it. It parses neither tool calls nor thoughts.
+    /// Instead of messages: `/completions`, as in vLLM. It parses neither tool calls nor reasoning.
     Completions,
 }
 
-/// What is known of a server's endpoints for prompts of tokens.
+/// The token endpoints of a server that may exist.
 #[derive(Debug)]
 pub(super) struct TokenEndpoints(AtomicU8);
 
@@ -149,7 +149,7 @@ impl TokenEndpoints {
         Self(AtomicU8::new(if is_wanted { 0 } else { 2 }))
     }
 
-    /// The endpoint to ask, if there is one for such a conversation.
+    /// The endpoint to use, if there is one for such a conversation.
     pub(super) fn next(&self, messages: &[Arc<Message>], tools: &[ToolDef]) -> Option<TokenEndpoint> {
         let is_parsed = |message: &Arc<Message>| {
             message.reasoning_content.is_some()
@@ -163,13 +163,13 @@ impl TokenEndpoints {
         }
     }
 
-    /// Takes note that the server has no such endpoint.
+    /// Records that the server has no such endpoint.
     pub(super) fn lacks(&self, endpoint: TokenEndpoint) {
         self.0.fetch_max(if endpoint == TokenEndpoint::Chat { 1 } else { 2 }, Relaxed);
     }
 }
 
-/// The body of a request for `/completions`, made of that for a chat.
+/// Converts a chat request to a request for `/completions`.
 pub(super) fn completions_body(chat: &[u8], tokens: &[u32]) -> Option<Bytes> {
     let mut body: Map<String, Value> = serde_json::from_slice(chat).ok()?;
     for key in ["messages", "tokens", "tools", "tool_choice", "stream", "stream_options"] {
@@ -184,7 +184,7 @@ pub(super) fn completions_body(chat: &[u8], tokens: &[u32]) -> Option<Bytes> {
     serde_json::to_vec(&body).ok().map(Bytes::from)
 }
 
-/// An answer of `/completions` in the form that chats have.
+/// Converts an answer of `/completions` to that of a chat.
 pub(super) fn as_chat(mut answer: Value) -> Value {
     for choice in answer.get_mut("choices").and_then(Value::as_array_mut).into_iter().flatten() {
         let Some(choice) = choice.as_object_mut() else { continue };
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chat_becomes_a_completion_and_its_answer_a_chat_again() {
+    fn chat_requests_and_answers_convert_to_completions_and_back() {
         let chat = json!({
             "model": "m", "messages": [], "temperature": 0.5, "max_completion_tokens": 7, "stream": true,
             "return_token_ids": true, "logprobs": true,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_completions_are_asked_only_for_plain_conversations() {
+    fn plain_completions_are_used_only_for_plain_conversations() {
         let endpoints = TokenEndpoints::new(true);
         let plain = [Arc::new(Message::user("a")), Arc::new(Message::assistant("b"))];
         assert_eq!(endpoints.next(&plain, &[]), Some(TokenEndpoint::Chat));

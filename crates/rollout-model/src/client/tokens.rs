@@ -1,4 +1,4 @@
-//! The tokens behind a response, under all the names that servers have for them.
+//! The tokens of a response, under all the names that servers use for them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,16 +27,16 @@ pub(super) struct Logprob {
     top_logprobs: Option<Vec<Value>>,
 }
 
-/// What a response told of its tokens.
+/// The token fields of a response.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct TokenFields {
     pub(super) prompt: Option<Vec<Number>>,
     pub(super) completion: Option<Vec<Number>>,
     pub(super) routed_experts: Option<Value>,
 }
 
-impl Told {
-    /// The tokens, if all of them are there: the prompt's, the completion's, and as many probabilities as those.
+impl TokenFields {
+    /// The tokens, if they are complete: prompt, completion, and one probability per token of the completion.
     pub(super) fn with(self, logprobs: Option<&Logprobs>) -> Option<ResponseTokens> {
         let entries = logprobs?.content.as_ref()?;
         let prompt_ids = ids(self.prompt?)?;
@@ -55,7 +55,7 @@ impl Told {
 }
 
 impl Logprob {
-    /// The token's number, from servers that write `token_id:123` in the place of its text.
+    /// The token's id, from servers that write `token_id:123` instead of its text.
     fn id(&self) -> Option<u32> {
         self.token.as_deref()?.strip_prefix("token_id:")?.parse().ok()
     }
@@ -66,19 +66,19 @@ fn ids(numbers: Vec<Number>) -> Option<Vec<u32>> {
 }
 
 /// The experts of each token and layer. Servers write nested lists; or base64 of a NumPy file; or base64 or base85 of
-/// bare numbers beside their `shape` and type, from some token on. What fits none of that is logged and left out.
-fn routed_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
-    let is_told = !told.is_null();
-    let experts = read_experts(told, most_tokens);
-    if is_told && experts.is_none() {
-        tracing::warn!("the server's `routed_experts` have an unknown form and are left out");
+/// bare numbers with their `shape` and type, starting at some token. Other forms are logged and ignored.
+fn routed_experts(value: Value, most_tokens: usize) -> Option<RoutedExperts> {
+    let is_present = !value.is_null();
+    let experts = read_experts(value, most_tokens);
+    if is_present && experts.is_none() {
+        tracing::warn!("ignored `routed_experts` of the server: unknown format");
     }
     experts
 }
 
-fn read_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
-    match told {
-        Value::Array(_) => serde_json::from_value(told).ok(),
+fn read_experts(value: Value, most_tokens: usize) -> Option<RoutedExperts> {
+    match value {
+        Value::Array(_) => serde_json::from_value(value).ok(),
         Value::String(text) => {
             let bytes = lenient_base64::decode(&text)?;
             let (array, data) = Array::of_npy(&bytes)?;
@@ -93,7 +93,7 @@ fn read_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
                 start: usize,
                 dtype: Option<String>,
             }
-            let wire: Wire = serde_json::from_value(told).ok()?;
+            let wire: Wire = serde_json::from_value(value).ok()?;
             let width = match wire.dtype.as_deref() {
                 Some("uint8" | "int8") => Some(1),
                 Some("uint16" | "int16") => Some(2),
@@ -104,8 +104,8 @@ fn read_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
             if wire.start > most_tokens {
                 return None;
             }
-            // Without a type, base64 has bytes and base85 has numbers of four bytes. The shape says which fits: a text
-            // of one encoding has another length in the other.
+            // Without a type, base64 encodes bytes and base85 encodes numbers of four bytes. The shape decides: the two
+            // encodings of a text differ in length.
             let of = |bytes: Option<Vec<u8>>, usual: usize| {
                 Array { shape: wire.shape, width: width.unwrap_or(usual) }.experts(&bytes?)
             };
@@ -126,7 +126,7 @@ struct Array {
 }
 
 impl Array {
-    /// The array in a NumPy file, and the bytes of its numbers.
+    /// Reads the array of a NumPy file, and returns the bytes of its numbers.
     fn of_npy(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let rest = bytes.strip_prefix(b"\x93NUMPY")?;
         let (length, rest) = match rest {
@@ -160,7 +160,7 @@ impl Array {
     fn experts(&self, data: &[u8]) -> Option<RoutedExperts> {
         let [tokens, layers, experts] = self.shape;
         let row = layers.checked_mul(experts)?.checked_mul(self.width)?;
-        // The shape is checked against what is there, before anything of its size is made.
+        // The shape is checked against the data before memory of its size is allocated.
         if tokens.checked_mul(row)? != data.len() || row == 0 {
             return None;
         }
@@ -179,15 +179,15 @@ mod tests {
 
     use super::*;
 
-    fn told(value: Value) -> Option<ResponseTokens> {
+    fn parsed(value: Value) -> Option<ResponseTokens> {
         let list = |key: &str| serde_json::from_value(value[key].clone()).unwrap();
         let logprobs: Option<Logprobs> = list_or_none(&value["logprobs"]);
-        let told = Told {
+        let fields = TokenFields {
             prompt: list("prompt"),
             completion: list("completion"),
             routed_experts: value.get("experts").cloned(),
         };
-        told.with(logprobs.as_ref())
+        fields.with(logprobs.as_ref())
     }
 
     fn list_or_none(value: &Value) -> Option<Logprobs> {
@@ -200,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_taken_only_if_all_of_them_are_there() {
+    fn tokens_are_used_only_if_they_are_complete() {
         let two = logprobs(&[("a", Some(-0.5)), ("b", Some(-1.0))]);
-        let full = told(json!({"prompt": [1, 2], "completion": [3, 4], "logprobs": two})).unwrap();
+        let full = parsed(json!({"prompt": [1, 2], "completion": [3, 4], "logprobs": two})).unwrap();
         assert_eq!(full.prompt_ids, [1, 2]);
         assert_eq!(full.completion_ids, [3, 4]);
         assert_eq!(full.completion_logprobs, [-0.5, -1.0]);
@@ -217,19 +217,19 @@ mod tests {
             json!({"prompt": ["x"], "completion": [3, 4], "logprobs": two}),
             json!({"prompt": [1], "completion": [3], "logprobs": logprobs(&[("a", None)])}),
         ] {
-            assert_eq!(told(partial.clone()), None, "{partial}");
+            assert_eq!(parsed(partial.clone()), None, "{partial}");
         }
     }
 
     #[test]
     fn tokens_written_as_text_are_read() {
         let wire = logprobs(&[("token_id:7", Some(-0.5)), ("token_id:8", Some(-1.0))]);
-        assert_eq!(told(json!({"prompt": [1], "logprobs": wire})).unwrap().completion_ids, [7, 8]);
+        assert_eq!(parsed(json!({"prompt": [1], "logprobs": wire})).unwrap().completion_ids, [7, 8]);
     }
 
     fn experts(wire: Value) -> Option<RoutedExperts> {
         let logprobs = logprobs(&[("a", Some(0.0))]);
-        told(json!({"prompt": [1], "completion": [2], "logprobs": logprobs, "experts": wire}))
+        parsed(json!({"prompt": [1], "completion": [2], "logprobs": logprobs, "experts": wire}))
             .unwrap()
             .routed_experts
     }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_read_in_every_form() {
+    fn experts_are_read_in_every_format() {
         let lists = vec![vec![vec![1, 2], vec![3, 4]]];
         assert_eq!(experts(json!([[[1, 2], [3, 4]]])), Some(lists.clone()));
         assert_eq!(experts(json!(npy("|u1", "1, 2, 2", &[1, 2, 3, 4]))), Some(lists.clone()));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_that_make_no_sense_are_left_out_and_the_tokens_stay() {
+    fn invalid_experts_are_ignored_and_the_tokens_kept() {
         let data = BASE64_STANDARD.encode([1, 2, 3, 4]);
         for wire in [
             json!("not base64!"),
@@ -284,12 +284,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_the_reading_of_experts(text in "\\PC{0,40}") {
+        fn no_text_makes_the_expert_parser_panic(text in "\\PC{0,40}") {
             experts(json!(text));
         }
 
         #[test]
-        fn no_file_breaks_the_reading_of_experts(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn no_file_makes_the_expert_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             Array::of_npy(&[&b"\x93NUMPY"[..], &bytes].concat());
         }
     }

@@ -1,24 +1,24 @@
-//! What can be counted of any rollout, for metrics.
+//! Counts of any rollout, for metrics.
 
 use crate::State;
 use rollout_core::message::ToolCall;
 
-/// The turns that the model took.
+/// The number of the model's turns.
 pub fn num_turns(state: &State) -> usize {
     state.trajectory.len()
 }
 
-/// The tools that the model called, known or not.
+/// The number of the model's tool calls, to known and unknown tools.
 pub fn total_tool_calls(state: &State) -> usize {
     calls(state).count()
 }
 
-/// How often the model called the tool of this name.
+/// How often the model called this tool.
 pub fn tool_calls(state: &State, name: &str) -> usize {
     calls(state).filter(|call| call.name == name).count()
 }
 
-/// Every call that the model made, in order.
+/// Every tool call of the model, in order.
 pub(crate) fn calls(state: &State) -> impl Iterator<Item = &ToolCall> {
     state.trajectory.iter().flat_map(|step| &step.completion).flat_map(|message| &message.tool_calls)
 }

@@ -1,4 +1,4 @@
-//! Several interactions over one dataset.
+//! Several interactions for one dataset.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::Interaction;
 use crate::{Error, ErrorKind, RolloutInput, State};
 
-/// Interactions by the `task` of the examples that they are for.
+/// Interactions by the `task` of their examples.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{Error, ErrorKind, RolloutInput, State};
 pub struct InteractionGroup(IndexMap<String, Arc<dyn Interaction>>);
 
 impl InteractionGroup {
-    /// A group of these. The last of several for the same task has it.
+    /// A group of these. The last of several for the same task is used.
     pub fn new<T: Into<String>>(members: impl IntoIterator<Item = (T, Arc<dyn Interaction>)>) -> Self {
         Self(members.into_iter().map(|(task, interaction)| (task.into(), interaction)).collect())
     }
@@ -41,11 +41,11 @@ impl Interaction for InteractionGroup {
         self.0.get(&input.task).map(|member| &**member)
     }
 
-    /// Only an example that no member is for comes here.
+    /// Called only for an example that belongs to no member.
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
         let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
         let task = &state.input.task;
-        let text = format!("no interaction is for the task `{task}`; there are: {}", known.join(", "));
+        let text = format!("no interaction for the task `{task}`; known tasks: {}", known.join(", "));
         Err(Error::new(ErrorKind::Any, text))
     }
 }

@@ -1,4 +1,4 @@
-//! A conversation whose other side is a function.
+//! A conversation in which a function replies to the model.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ use rollout_core::message::{MessageList, Messages};
 type Answer =
     dyn for<'a> Fn(&'a MessageList, &'a mut State) -> BoxFuture<'a, Result<Messages, Error>> + Send + Sync;
 
-/// A conversation in which a function answers the model.
+/// A conversation in which a function replies to the model.
 ///
-/// It goes on until a stop condition is met: give it a number of turns, a [`Stop`], or let the function set
-/// [`State::final_env_response`]. Stop conditions are asked after the model has spoken, so those that look at what the
-/// function did are met a turn later. For hooks beside the answer, implement [`Interaction`] instead.
+/// It continues until a stop condition is met: set a number of turns, a [`Stop`], or let the function set
+/// [`State::final_env_response`]. Stop conditions are checked after the model's response, so conditions on what the
+/// function did are met one turn later. For hooks other than the reply, implement [`Interaction`] instead.
 ///
 /// ```
 /// use rollout::model::{Message, MultiTurn};
@@ -36,7 +36,7 @@ pub struct MultiTurn {
 }
 
 impl MultiTurn {
-    /// A conversation with this function, which is given all that was said so far.
+    /// A conversation with this function, which receives all messages so far.
     pub fn new<F>(answer: F) -> Self
     where
         F: AsyncFn(&MessageList, &mut State) -> Result<Messages, Error>
@@ -46,7 +46,7 @@ impl MultiTurn {
         Self { answer, max_turns: None, stops: Vec::new() }
     }
 
-    /// Ends it after so many turns.
+    /// Ends it after this many turns.
     #[must_use]
     pub fn max_turns(self, turns: impl Into<Option<u32>>) -> Self {
         Self { max_turns: turns.into(), ..self }
@@ -78,7 +78,7 @@ impl Interaction for MultiTurn {
     }
 
     async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
-        // One lifetime for both, as the function's type asks for.
+        // One lifetime for both, as the function's type requires.
         async fn call<'a>(
             answer: &Answer,
             messages: &'a MessageList,

@@ -1,4 +1,4 @@
-//! Tool use in an environment that every rollout has for itself.
+//! Tool use with a separate environment for each rollout.
 
 use std::{
     fmt,
@@ -20,13 +20,13 @@ use rollout_env::{
     blocking::blocking,
 };
 
-/// How long an environment may take to go away.
+/// The timeout for removing an environment.
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tool use in an environment of each rollout's own: made before its first turn, destroyed after its last.
+/// Tool use with a separate environment for each rollout: created before its first turn, removed after its last.
 ///
-/// Among the tools are usually those of [`container::tools`](crate::tool::container::tools). Other tools find
-/// the environment in the state, as the resource [`Sandbox`].
+/// The tools usually include those of [`container::tools`](crate::tool::container::tools). Other tools find the
+/// environment in the state, as the resource [`Sandbox`].
 pub struct Sandboxed {
     provider: Arc<dyn Provider>,
     template: EnvironmentTemplate,
@@ -36,7 +36,7 @@ pub struct Sandboxed {
 }
 
 impl Sandboxed {
-    /// The use of these tools in environments made from the template. `job` labels what the provider makes.
+    /// Use of these tools in environments created from the template. `job` is a label for the provider's resources.
     pub fn new(
         provider: Arc<dyn Provider>,
         template: EnvironmentTemplate,
@@ -48,7 +48,8 @@ impl Sandboxed {
 
     async fn prepare(&self, origin: Origin<'_>) -> Result<PreparedImage, Error> {
         let dir = blocking(tempfile::tempdir).await.map_err(|error| {
-            Error::new(ErrorKind::Infra, "no place for a build log").because(Cause::of("OSError", &error))
+            Error::new(ErrorKind::Infra, "cannot create a directory for the build log")
+                .because(Cause::of("OSError", &error))
         })?;
         let log: PathBuf = dir.path().join("build.txt");
         let request = ImageRequest {
@@ -60,7 +61,7 @@ impl Sandboxed {
         };
         let limit = self.template.build_timeout;
         match tokio::time::timeout(limit, self.provider.prepare(request)).await {
-            Ok(prepared) => prepared.map_err(|error| failed("the image is not to be had", &error)),
+            Ok(prepared) => prepared.map_err(|error| failed("cannot get the image", &error)),
             Err(_) => {
                 let text = format!("the image was not ready after {} seconds", limit.as_secs());
                 Err(Error::new(ErrorKind::Sandbox, text))
@@ -110,21 +111,21 @@ impl Interaction for Sandboxed {
             private_dirs: &[],
         };
         let environment = self.provider.create(spec).await;
-        let environment = environment.map_err(|error| failed("the environment does not start", &error))?;
+        let environment = environment.map_err(|error| failed("cannot start the environment", &error))?;
         state.resources.insert(Sandbox(environment));
         state.set(READY_WAIT_TIME, started.elapsed().as_secs_f64())?;
         Ok(())
     }
 }
 
-/// A rollout is none the worse for an environment that stays, so that is only told.
+/// A rollout stays valid if its environment cannot be removed, so this is only logged.
 async fn destroy(state: &mut State) -> Result<(), Error> {
     let Some(Sandbox(environment)) = state.resources.remove() else { return Ok(()) };
     let id = environment.id().to_owned();
     match tokio::time::timeout(DESTROY_TIMEOUT, environment.destroy()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!("the environment {id} of a rollout was not removed: {error}"),
-        Err(_) => tracing::warn!("the environment {id} of a rollout was not removed in time"),
+        Ok(Err(error)) => tracing::warn!("cannot remove the environment {id} of a rollout: {error}"),
+        Err(_) => tracing::warn!("removing the environment {id} of a rollout timed out"),
     }
     Ok(())
 }

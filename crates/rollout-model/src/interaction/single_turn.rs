@@ -2,7 +2,7 @@
 
 use super::Interaction;
 
-/// The model answers the prompt, and that is all.
+/// The model answers the prompt once.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SingleTurn;
 

@@ -1,4 +1,4 @@
-//! Stop conditions that look at what the model said or called, and those that are Python functions.
+//! Stop conditions on the model's messages and tool calls, and Python functions as stop conditions.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
 };
 use rollout_core::message::{Message, Messages};
 
-/// A text is not a regular expression.
+/// An invalid regular expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a regular expression: {0}")]
+#[error("invalid regular expression: {0}")]
 pub struct InvalidPattern(String);
 
 impl Stop {
-    /// Met when the model's last message has this text in it.
+    /// Met when the model's last message contains this text.
     pub fn contains(name: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
         let text = text.into();
         Self::new(name, move |state| last_message(state).is_some_and(|last| last.text().contains(&text)))
@@ -35,7 +35,7 @@ impl Stop {
     /// ```
     pub fn matches(name: impl Into<Cow<'static, str>>, pattern: &str) -> Result<Self, InvalidPattern> {
         let pattern = Regex::new(pattern).map_err(|error| {
-            // The first lines draw the pattern, which the caller knows.
+            // The first lines repeat the pattern, which the caller knows.
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default();
             InvalidPattern(reason.strip_prefix("error: ").unwrap_or(reason).to_owned())
@@ -45,7 +45,7 @@ impl Stop {
         }))
     }
 
-    /// Met when the model calls this tool. The rollout is over before the tool runs.
+    /// Met when the model calls this tool. The rollout ends before the tool runs.
     pub fn called(name: impl Into<Cow<'static, str>>, tool: impl Into<String>) -> Self {
         let tool = tool.into();
         Self::new(name, move |state| {
@@ -53,9 +53,9 @@ impl Stop {
         })
     }
 
-    /// Met when a Python function returns true. It is called after each response of the model, with what it has
-    /// parameters for: `messages`, which is all that was said so far, and what a
-    /// [`PythonReward`](crate::rubric::PythonReward) gets. The parser finds its `response`.
+    /// Met when a Python function returns true. It is called after each response of the model, with the arguments that
+    /// its parameters name: `messages`, all messages so far, and those of a
+    /// [`PythonReward`](crate::rubric::PythonReward). The parser finds its `response`.
     pub fn python(
         name: impl Into<Cow<'static, str>>,
         worker: &PythonWorker,
@@ -81,7 +81,7 @@ struct Asked {
 
 impl Asked {
     async fn is_met(&self, state: &State) -> Result<bool, Error> {
-        // Before the first response there is nothing to look at, and after the last word it has been asked.
+        // Before the first response there is nothing to check. After the final reply, it was already checked.
         let (Some(turn), None) = (state.trajectory.last(), &state.final_env_response) else {
             return Ok(false);
         };
@@ -92,13 +92,13 @@ impl Asked {
             given.as_bool().ok_or_else(|| odd(&self.callable.function, &given, "a boolean"))
         });
         given.map_err(|error| {
-            let text = format!("the stop condition `{}` cannot be found out", self.name);
+            let text = format!("cannot evaluate the stop condition `{}`", self.name);
             Error::new(ErrorKind::Infra, text).because(Cause::of("PythonError", &error))
         })
     }
 }
 
-/// The last thing that the model said.
+/// The last message of the model.
 fn last_message(state: &State) -> Option<&Message> {
     state.trajectory.last()?.completion.last().map(|message| &**message)
 }

@@ -1,4 +1,4 @@
-//! Conversations in which the model calls tools until it has its answer.
+//! Conversations in which the model calls tools until it answers.
 
 use std::{fmt, sync::Arc};
 
@@ -15,7 +15,7 @@ use rollout_core::message::{Content, Message, MessageList, Messages, Role, ToolC
 
 const MAX_TURNS: u32 = 10;
 
-/// A failure of a tool that ends the rollout, instead of being told to the model.
+/// A failure of a tool that ends the rollout. Other failures are reported to the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopError {
     /// Failures of this kind, or of a special case of it.
@@ -49,17 +49,16 @@ impl StopError {
 
 /// Two tools of one interaction have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("two tools are called `{0}`; rename one of them")]
+#[error("two tools are named `{0}`; rename one of them")]
 pub struct DuplicateTool(pub String);
 
 type Formatter = dyn Fn(&ToolFailure) -> String + Send + Sync;
 
-/// The model calls tools, is told what they give, and is done when it answers without a call.
+/// The model calls tools and receives their results. The rollout ends when it answers without a call.
 ///
-/// The calls of one turn run one after another, in their order. What fails is told to the model, which may do better
-/// in the next turn, unless it is one of the [stop errors](Self::stop_errors). What breaks around a tool, as an
-/// [`ErrorKind::Infra`], always ends the rollout: the model can do nothing about it. So does a command that ends its
-/// own environment.
+/// The calls of one turn run one after another, in order. Failures are reported to the model, which may react in the
+/// next turn, unless they are [stop errors](Self::stop_errors). A failure of the infrastructure ([`ErrorKind::Infra`])
+/// always ends the rollout, because the model cannot fix it. So does a command that ends its own environment.
 #[derive(Clone)]
 pub struct ToolUse<'t> {
     tools: IndexMap<String, Arc<dyn Tool + 't>>,
@@ -70,7 +69,7 @@ pub struct ToolUse<'t> {
 }
 
 impl<'t> ToolUse<'t> {
-    /// The use of these tools, for at most 10 turns.
+    /// Use of these tools, for at most 10 turns.
     pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool + 't>>) -> Result<Self, DuplicateTool> {
         let mut named = IndexMap::new();
         for tool in tools {
@@ -87,13 +86,13 @@ impl<'t> ToolUse<'t> {
         })
     }
 
-    /// Takes another number of turns, or any number of them.
+    /// Sets the maximum number of turns; none for no limit.
     #[must_use]
     pub fn max_turns(self, turns: impl Into<Option<u32>>) -> Self {
         Self { max_turns: turns.into(), ..self }
     }
 
-    /// Ends the rollout on these failures too: kinds, one's own among them, or names.
+    /// Also ends the rollout on these failures: kinds, including custom ones, or names.
     ///
     /// ```
     /// use rollout::model::{ErrorKind, ToolUse};
@@ -109,14 +108,14 @@ impl<'t> ToolUse<'t> {
         self
     }
 
-    /// Ends it on a condition too.
+    /// Also ends the rollout on a condition.
     #[must_use]
     pub fn stop(mut self, stop: Stop) -> Self {
         self.stops.push(stop);
         self
     }
 
-    /// Tells the model of failures in other words than their own.
+    /// Formats the failures that are reported to the model.
     #[must_use]
     pub fn error_formatter(self, format: impl Fn(&ToolFailure) -> String + Send + Sync + 'static) -> Self {
         Self { format: Arc::new(format), ..self }
@@ -142,11 +141,11 @@ impl<'t> ToolUse<'t> {
 
     fn unknown(&self, name: &str) -> ToolFailure {
         let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-        ToolFailure::new("KeyError", format!("no tool is called '{name}'; there are: {}", known.join(", ")))
+        ToolFailure::new("KeyError", format!("unknown tool '{name}'; known tools: {}", known.join(", ")))
     }
 }
 
-/// Reads the arguments that a model wrote. Some servers leave out an empty object.
+/// Parses the arguments of a call. Some servers leave out an empty object.
 fn parse(arguments: &str) -> Result<serde_json::Map<String, Value>, ToolFailure> {
     if arguments.trim().is_empty() {
         return Ok(serde_json::Map::new());
@@ -163,7 +162,7 @@ fn parse(arguments: &str) -> Result<serde_json::Map<String, Value>, ToolFailure>
         Ok(Value::String(_)) => "a string",
         Ok(Value::Array(_)) => "an array",
     };
-    Err(ToolFailure::new("ValueError", format!("the arguments of a call are a JSON object, not {kind}")))
+    Err(ToolFailure::new("ValueError", format!("the arguments of a call must be a JSON object, not {kind}")))
 }
 
 impl fmt::Debug for ToolUse<'_> {
@@ -202,7 +201,7 @@ impl Interaction for ToolUse<'_> {
     }
 }
 
-/// Whether the last thing that the model said is an answer, not a call.
+/// Whether the last message of the model has no tool call.
 fn no_tools_called(state: &State) -> bool {
     let Some(turn) = state.trajectory.last() else { return false };
     let is_answer = |last: &Arc<Message>| last.role == Role::Assistant && last.tool_calls.is_empty();

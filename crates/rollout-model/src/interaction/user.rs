@@ -1,4 +1,4 @@
-//! The other side of a conversation, played by a program, a Python function or a second model.
+//! Simulated users: a program, a Python function or a second model replies to the model.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,20 +17,20 @@ use rollout_core::{
     response::TokenUsage,
 };
 
-/// What a program may print.
+/// The maximum output of a program.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 
-/// The field of the state with what the user's model used.
+/// The field of the state with the usage of the user's model.
 const USAGE: &str = "user_usage";
 
-/// Servers want the first message of a conversation to be a user's.
+/// Servers require that the first message of a conversation is a user's.
 const OPENING: &str = "Begin the conversation.";
 
-/// What plays the user of a conversation: a program, a Python function, or a second model.
+/// A simulated user of a conversation: a program, a Python function, or a second model.
 ///
-/// It speaks after each response of the model. Where its message has the [end mark](Self::END) in it, or is empty, the
-/// conversation is over, and what comes before the mark is its last word. Whatever goes wrong with it is an
-/// [`ErrorKind::Infra`] of the rollout whose message names `user`.
+/// It replies after each response of the model. If its message contains the [end mark](Self::END), or is empty, the
+/// conversation ends; the text before the mark is the final reply. Any failure is an [`ErrorKind::Infra`] of the
+/// rollout whose message names `user`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,26 +52,28 @@ enum Side {
 }
 
 impl SimulatedUser {
-    /// What a message that ends the conversation has in it, unless another mark is set.
+    /// The default text that marks the end of the conversation.
     pub const END: &str = "###STOP###";
 
-    /// A program that gets the rollout as JSON on its standard input, as a [`Command`](crate::rubric::Command) does, with
-    /// all that was said so far as `messages`. What it prints is the next message.
+    /// A program that gets the rollout as JSON on its standard input, as a [`Command`](crate::rubric::Command) does,
+    /// with all messages so far as `messages`. Its output is the next message.
     pub fn command(argv: Vec<String>, directory: PathBuf, timeout: Duration) -> Self {
         Self::new(Side::Command { argv, directory, timeout })
     }
 
-    /// A Python function that gets what it has parameters for: `messages`, which is all that was said so far, and what a
-    /// [`PythonReward`](crate::rubric::PythonReward) gets. It returns the next message, or None to end the conversation.
+    /// A Python function that gets the arguments that its parameters name: `messages`, all messages so far, and those
+    /// of a [`PythonReward`](crate::rubric::PythonReward). It returns the next message, or None to end the
+    /// conversation.
     pub fn python(worker: &PythonWorker, function: PythonFunction, timeout: Duration) -> Self {
         Self::new(Side::Python(Callable::new(worker, function).timeout(timeout)))
     }
 
-    /// A model that is instructed by a prompt, and sees the conversation with the roles exchanged. In the prompt,
-    /// `{question}`, `{answer}` and `{info.KEY}` are filled in; a sentence that names the end mark follows it.
+    /// A model with a prompt of its own, which sees the conversation with the roles exchanged. The placeholders
+    /// `{question}`, `{answer}` and `{info.KEY}` of the prompt are replaced. A sentence that names the end mark is
+    /// added.
     ///
-    /// What it uses is no usage of the rollout: the field `user_usage` of the state has its `input_tokens`,
-    /// `output_tokens` and, where known, `cost`.
+    /// Its usage does not count as usage of the rollout: the field `user_usage` of the state has its `input_tokens`,
+    /// `output_tokens` and, if known, `cost`.
     pub fn model(model: Arc<Model>, prompt: impl Into<String>) -> Self {
         Self::new(Side::Model { model, prompt: prompt.into() })
     }
@@ -80,17 +82,18 @@ impl SimulatedUser {
         Self { side, end: Self::END.to_owned() }
     }
 
-    /// Takes another end mark.
+    /// Sets another end mark.
     #[must_use]
     pub fn end(self, mark: impl Into<String>) -> Self {
         Self { end: mark.into(), ..self }
     }
 
-    /// What the user says next. The last word ends the rollout.
+    /// The user's next message. A final reply ends the rollout.
     async fn speak(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
-        let text = self.next(messages, state).await.map_err(|cause| {
-            Error::new(ErrorKind::Infra, "`user` gave no message to the conversation").because(cause)
-        })?;
+        let text = self
+            .next(messages, state)
+            .await
+            .map_err(|cause| Error::new(ErrorKind::Infra, "`user` failed to reply").because(cause))?;
         let (words, is_last) = match text.split_once(&self.end) {
             Some((words, _)) => (words.trim_end(), true),
             None => (text.as_str(), text.trim().is_empty()),
@@ -137,7 +140,7 @@ impl SimulatedUser {
         }
     }
 
-    /// The conversation as the user's model sees it: what the user said are its own messages.
+    /// The conversation from the view of the user's model: messages of the user become its own.
     fn exchanged(&self, prompt: &str, messages: &[Arc<Message>], state: &State) -> Result<Messages, Cause> {
         let mut instructions = filled(prompt, state)?;
         instructions += &format!("\n\nTo end the conversation, write {}.", self.end);
@@ -165,7 +168,7 @@ impl fmt::Debug for SimulatedUser {
 }
 
 impl MultiTurn {
-    /// The turns of a conversation with a simulated user when nothing else is set.
+    /// The default limit of turns with a simulated user.
     const TURNS_WITH_USER: u32 = 50;
 
     /// A conversation with a simulated user, for at most 50 turns.
@@ -179,13 +182,13 @@ impl MultiTurn {
 fn failed(argv: &[String], timeout: Duration, error: RunError) -> Cause {
     let program = argv.first().map_or("", String::as_str);
     let (name, text) = match error {
-        RunError::Start(error) => ("OSError", format!("`{program}` cannot be started: {error}")),
-        RunError::Talk(error) => ("OSError", format!("`{program}` cannot be listened to: {error}")),
+        RunError::Start(error) => ("OSError", format!("cannot start `{program}`: {error}")),
+        RunError::Talk(error) => ("OSError", format!("cannot read the output of `{program}`: {error}")),
         RunError::TooMuch => {
             ("CommandError", format!("`{program}` printed more than {MAX_OUTPUT_BYTES} bytes"))
         }
         RunError::Timeout(said) => {
-            let text = format!("`{program}` still ran after {}s{}", timeout.as_secs_f64(), said.as_suffix());
+            let text = format!("`{program}` timed out after {}s{}", timeout.as_secs_f64(), said.as_suffix());
             ("TimeoutError", text)
         }
         RunError::Failed(status, said) => {
@@ -195,7 +198,7 @@ fn failed(argv: &[String], timeout: Duration, error: RunError) -> Cause {
     Cause::new(name, text)
 }
 
-/// Adds what a response used to the field of the state.
+/// Adds the usage of a response to the field of the state.
 fn count(state: &mut State, usage: &TokenUsage) {
     let before = state.fields.get(USAGE).cloned().unwrap_or_default();
     let sum = |key: &str, more: u64| before[key].as_u64().unwrap_or(0) + more;
@@ -210,7 +213,7 @@ fn count(state: &mut State, usage: &TokenUsage) {
     state.fields.insert(USAGE.to_owned(), spent);
 }
 
-/// A prompt with the places of the example filled in, in one pass: what is filled in is not taken for a place.
+/// Fills the placeholders of a prompt in one pass, so that inserted text is not searched for placeholders.
 fn filled(prompt: &str, state: &State) -> Result<String, Cause> {
     let mut text = String::with_capacity(prompt.len());
     let mut rest = prompt;
@@ -228,7 +231,7 @@ fn filled(prompt: &str, state: &State) -> Result<String, Cause> {
                     Some(Value::String(value)) => text.push_str(&value),
                     Some(value) => text.push_str(&value.to_string()),
                     None => {
-                        let message = format!("the example has no `{place}`, which the prompt names");
+                        let message = format!("the example has no `{place}`, which the prompt uses");
                         return Err(Cause::new("KeyError", message));
                     }
                 }

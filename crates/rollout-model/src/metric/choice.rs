@@ -1,25 +1,25 @@
-//! The letter that an answer to a multiple choice names.
+//! Finds the chosen letter in an answer to a multiple-choice question.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What stands before the letter that is meant, and then what may stand between the two.
+/// The words before the chosen letter, and what may be between them and the letter.
 static ANNOUNCED: LazyLock<Regex> = LazyLock::new(|| {
     let pattern = r#"(?i:\b(?:answer|option|choice)\b|答案|选项|选择|选)(?:[\s:=*_"'`(\[【「]|\b(?i:is)\b|应?该?[是为选])*"#;
     Regex::new(pattern).expect("the pattern is constant and tested")
 });
 
-/// The letter from A to J that an answer names, in upper case. None if it names none, or several.
+/// The letter from A to J that an answer names, in upper case. None if it names no letter, or several.
 ///
-/// The first of these that finds something decides:
+/// The first rule that finds something decides:
 ///
-/// 1. the answer is nothing but a letter, in either case, with brackets, quotes or punctuation around it: `b`, `(B)`, `B.`;
-/// 2. the last letter that is announced by *answer*, *option*, *choice*, 答案, 选项, 选择 or 选: `Answer: B`, `选 B`;
-/// 3. the answer begins with a capital letter that has a closing bracket, a point or a colon after it: `B) Paris`, `B、巴黎`;
-/// 4. the only capital letter that stands alone, but not the words *A* and *I*: `I think it must be B`.
+/// 1. the answer is only a letter, in either case, with brackets, quotes or punctuation around it: `b`, `(B)`, `B.`;
+/// 2. the last letter after one of *answer*, *option*, *choice*, 答案, 选项, 选择 or 选: `Answer: B`, `选 B`;
+/// 3. the answer starts with a capital letter followed by a closing bracket, a full stop or a colon: `B) Paris`, `B、巴黎`;
+/// 4. the only capital letter that stands alone, except the words *A* and *I*: `I think it must be B`.
 ///
-/// Full-width letters and punctuation are those of ASCII. Letters in a list, such as `A, C`, are several.
+/// Full-width letters and punctuation count as ASCII. Letters in a list, such as `A, C`, count as several.
 pub(super) fn letter(text: &str) -> Option<char> {
     let text: String = text.chars().map(half_width).collect();
     let around = |c: char| !c.is_alphanumeric();
@@ -30,7 +30,7 @@ pub(super) fn letter(text: &str) -> Option<char> {
     let announced = ANNOUNCED.find_iter(&text).filter_map(|found| {
         let rest = &text[found.end()..];
         let named = rest.chars().next().filter(|_| stands_alone(rest))?;
-        // A small letter is a word unless the clause ends with it.
+        // A lower-case letter is a word unless the clause ends with it.
         let ends = |rest: &str| rest.chars().nth(1).is_none_or(|next| next != ' ' && around(next));
         choice(named).filter(|_| named.is_ascii_uppercase() || ends(rest)).map(|named| (named, rest))
     });
@@ -53,7 +53,7 @@ fn choice(c: char) -> Option<char> {
     matches!(upper, 'A'..='J').then_some(upper)
 }
 
-/// Whether the first character of a text is no part of a word. Scripts without spaces put letters between their own.
+/// Whether the first character of a text is not part of a word. Scripts without spaces put letters between their own.
 fn stands_alone(text: &str) -> bool {
     let next = text.chars().nth(1);
     next.is_none_or(|next| !is_of_word(next))
@@ -63,7 +63,7 @@ fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '\'' | '’' | '_') || (c.is_alphabetic() && c < '\u{2e80}')
 }
 
-/// The letter that a text begins with, unless it begins with a list of them.
+/// The letter that a text starts with, unless it starts with a list of letters.
 fn single(named: char, text: &str) -> Option<char> {
     let rest = text.get(1..).unwrap_or_default();
     let joint = rest.trim_start_matches([' ', ')', ']', '】']);
@@ -78,7 +78,7 @@ fn single(named: char, text: &str) -> Option<char> {
     (!is_list).then_some(named)
 }
 
-/// The capital letters of a text that are no parts of words, nor words.
+/// The capital letters of a text that are neither words nor parts of words.
 fn capitals_alone(text: &str) -> impl Iterator<Item = char> {
     let mut before = None;
     text.char_indices().filter_map(move |(at, c)| {
@@ -89,7 +89,7 @@ fn capitals_alone(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// Whether a text begins with the article or the pronoun rather than with a choice.
+/// Whether a text starts with the article or the pronoun rather than with a choice.
 fn is_word(text: &str) -> bool {
     let mut rest = text.chars();
     matches!(rest.next(), Some('A' | 'I'))
@@ -97,7 +97,7 @@ fn is_word(text: &str) -> bool {
         && rest.next().is_some_and(|c| c.is_ascii_alphabetic())
 }
 
-/// A full-width form as the character of ASCII that it is a form of.
+/// Converts a full-width character to ASCII.
 fn half_width(c: char) -> char {
     match c {
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(c) - 0xfee0).unwrap_or(c),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn several_letters_or_none_are_no_choice() {
+    fn no_letter_or_several_letters_are_not_a_choice() {
         for text in [
             "",
             "Paris",

@@ -1,4 +1,4 @@
-//! Finding the answer in what a model said at last.
+//! Finds the final answer in the text of a model.
 
 use std::sync::LazyLock;
 
@@ -6,9 +6,9 @@ use regex::{Regex, RegexBuilder};
 
 use super::normal::strip;
 
-/// Where an answer is announced, the first that matches before all others. Each has one group: the answer.
+/// The phrases before an answer, in order of precedence. Each pattern has one group: the answer.
 ///
-/// `S` stands for Python's white space, and `I` for what Python takes for an *i* where case does not matter.
+/// `S` stands for Python's white space, and `I` for the characters that Python treats as a case-insensitive *i*.
 const ANNOUNCED: [&str; 3] = [
     r"(?:fInal answer|answer Is|the answer Is|answer:)S*[:-]?S*(.+?)(?:\n|\z)",
     r"(?:therefore|thus|so|hence),?S+(?:the answer IsS+)?(.+?)(?:\.|\n?\z)",
@@ -23,11 +23,11 @@ static PATTERNS: LazyLock<[Regex; 3]> = LazyLock::new(|| {
     })
 });
 
-/// The answer in a text: what follows the first announcement of one, else the last line that is not empty.
+/// The answer in a text: what follows the first matching phrase, or the last non-empty line.
 ///
-/// Three kinds of announcements are looked for, in this order and whatever their case: "final answer", "answer is" or
-/// "answer:" up to the end of the line; "therefore", "thus", "so" or "hence" up to the next full stop; `**Answer**` up to
-/// the end of the line. They need not be words of their own. A full stop at the end of the answer is no part of it.
+/// Three kinds of phrases are tried, in this order and in any case: "final answer", "answer is" or "answer:" up to the
+/// end of the line; "therefore", "thus", "so" or "hence" up to the next full stop; `**Answer**` up to the end of the
+/// line. They may be parts of words. A full stop at the end of the answer is removed.
 ///
 /// ```
 /// use rollout::model::metric::extract_final_answer;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_announcement_of_the_first_kind_wins() {
+    fn the_first_phrase_of_the_first_kind_wins() {
         for (text, answer) in [
             ("So, 3.5 is it", "3"),
             ("Also, sofas are nice.", "sofas are nice"),

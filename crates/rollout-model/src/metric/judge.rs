@@ -1,4 +1,4 @@
-//! A model that says how far an answer means the same as the right one.
+//! A model that rates how well an answer agrees with the correct one.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::{Error, Model};
 use rollout_core::text::fence;
 
-/// A model that compares answers with the right ones.
+/// A model that compares answers with the correct ones.
 ///
-/// It gets one message with both, each in a fence that is longer than any that it holds, so that no answer can end its
-/// fence and go on as instructions. What it says is read leniently: see [`Judgement`].
+/// It gets one message with both, each in a fence that is longer than any fence inside, so that no answer can close its
+/// fence and continue as instructions. Its reply is parsed leniently: see [`Judgement`].
 #[derive(Debug, Clone)]
 pub struct LlmJudge {
     model: Arc<Model>,
@@ -18,39 +18,38 @@ pub struct LlmJudge {
     max_retries: u32,
 }
 
-/// What a judge found.
+/// The judgement of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    /// Whether the answer is right.
+    /// Whether the answer is correct.
     pub correct: bool,
-    /// How right it is, from 0 to 1, if the judge said.
+    /// How correct it is, from 0 to 1, if the judge gave a score.
     pub rating: Option<f64>,
-    /// Why, if the judge said.
+    /// The reason, if the judge gave one.
     pub reasoning: String,
-    /// What the judge said, word for word.
+    /// The reply of the judge, unchanged.
     pub raw: String,
 }
 
 impl LlmJudge {
-    /// Asks this model. It is sampled as the model says; a temperature of 0 is a good one for judges.
+    /// Judges with this model, sampled as configured there. A temperature of 0 suits judges.
     pub fn new(model: Arc<Model>) -> Self {
         Self { model, include_question: false, max_retries: 3 }
     }
 
-    /// Whether the judge is shown the question too.
+    /// Whether the judge also sees the question.
     #[must_use]
     pub fn include_question(self, include_question: bool) -> Self {
         Self { include_question, ..self }
     }
 
-    /// How often the judge is asked again after a response that makes no sense. What fails on the way to the server and
-    /// back, the model's client tries again.
+    /// How often a malformed reply of the judge is retried. Failed requests are retried by the model's client.
     #[must_use]
     pub fn max_retries(self, max_retries: u32) -> Self {
         Self { max_retries, ..self }
     }
 
-    /// Asks whether an answer is right. `session` names the request for servers with replicas.
+    /// Judges an answer. `session` identifies the request for servers with replicas.
     pub async fn judge(
         &self,
         question: &str,
@@ -65,9 +64,9 @@ impl LlmJudge {
 }
 
 impl Judgement {
-    /// Reads what a judge said: the field `score` of a JSON object, from 0 to 1, and the field `correct`, which may be
-    /// anything that is true or false in Python's sense. Where only one is there, the other follows from it. What is no
-    /// such object is right if it has the word *true* in it and not *false*.
+    /// Parses the reply of a judge: the field `score` of a JSON object, from 0 to 1, and the field `correct`, which may
+    /// be anything that Python converts to a boolean. If only one is present, the other follows from it. Any other
+    /// reply is correct if it contains the word *true* and not *false*.
     pub fn read(reply: &str) -> Self {
         let raw = reply.to_owned();
         if let Ok(Value::Object(object)) = serde_json::from_str(reply) {
@@ -89,7 +88,7 @@ impl Judgement {
         Self { correct, rating: None, reasoning: String::new(), raw }
     }
 
-    /// How right the answer is, from 0 to 1. A judge that did not say gives 1 for a right answer, else 0.
+    /// How correct the answer is, from 0 to 1. Without a score of the judge: 1 for a correct answer, otherwise 0.
     pub fn score(&self) -> f64 {
         self.rating.unwrap_or(f64::from(self.correct))
     }
@@ -109,7 +108,7 @@ fn is_true(value: &Value) -> bool {
 fn prompt(question: Option<&str>, predicted: &str, truth: &str) -> String {
     let fence = fence([question.unwrap_or_default(), predicted, truth]);
     let mut prompt = format!(
-        "You grade answers as an expert. Below are the correct answer and the answer of somebody who is graded{}. Decide \
+        "You grade answers as an expert. Below are the correct answer and the answer to grade{}. Decide \
          whether the graded answer is right.\n\n\
          It is right if it says the same as the correct answer in what matters. Other words, another format, other \
          punctuation or case, and details beside the point do no harm. Missing or contradicting what the correct answer \
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_judgement_is_read_as_python_would() {
+    fn a_judgement_is_read_as_in_python() {
         for (reply, correct) in [
             (r#"{"correct": true, "reasoning": "same"}"#, true),
             (r#"{"correct": false, "reasoning": "true or not"}"#, false),
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_judge_can_give_a_part_of_the_score() {
+    fn a_judge_can_give_a_partial_score() {
         for (reply, score, correct) in [
             (r#"{"correct": false, "score": 0.5}"#, 0.5, false),
             (r#"{"correct": true, "score": 1}"#, 1.0, true),
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_is_shown_only_when_it_is_to_be() {
+    fn the_question_is_shown_only_if_included() {
         assert!(prompt(Some("Where?"), "p", "t").contains("Question:\n```\nWhere?\n```\n"));
         assert!(!prompt(None, "p", "t").contains("uestion"));
     }

@@ -1,4 +1,4 @@
-//! How good an answer is, given the right one: numbers from 0 to 1.
+//! Metrics: how well an answer agrees with the correct one, from 0 to 1.
 //!
 //! ```
 //! use rollout::model::metric::{Metric, extract_final_answer};
@@ -9,11 +9,11 @@
 //! assert_eq!("char_f1".parse(), Ok(Metric::CharF1));
 //! ```
 //!
-//! The first six have the numbers of the programs that know them by the same names, down to what counts as space and
-//! as a digit there: what Python's `str` and `re` take for it. The other four are for what those do badly.
+//! The first six give the same numbers as the programs that use the same names, including what counts as space and as a
+//! digit: the rules of Python's `str` and `re`. The other four cover cases that those handle badly.
 //!
-//! A [`Scorer`] is a metric with whatever it needs, which for [`Metric::LlmJudgement`] is an [`LlmJudge`]. It scores
-//! answers one by one or, as a [`Rubric`](crate::Rubric), rollouts.
+//! A [`Scorer`] is a metric with its dependencies, such as an [`LlmJudge`] for [`Metric::LlmJudgement`]. It scores
+//! single answers or, as a [`Rubric`](crate::Rubric), rollouts.
 
 mod choice;
 mod extract;
@@ -36,37 +36,37 @@ pub use self::{
 };
 use crate::rubric::Match;
 
-/// A way to score an answer against the right one.
+/// A way to compare an answer with the correct one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// The same after [normalisation](normalize_answer).
+    /// Equal after [normalisation](normalize_answer).
     ExactMatch,
-    /// Common words of the normalised texts, as F1. Words are what stands between spaces; 0 where there are none.
+    /// The F1 score of the words of the normalised texts. Words are separated by spaces; 0 if there are none.
     #[serde(rename = "f1_score")]
     F1Score,
-    /// The right answer, normalised, stands somewhere in the given one. An empty one stands everywhere.
+    /// The answer contains the correct one, both normalised. An empty correct answer is always contained.
     ContainsAnswer,
-    /// Some number of the one is some number of the other, within 1 %. Numbers are digits with at most one point: no
-    /// thousands separators, no exponents.
+    /// Any number of one text is within 1 % of any number of the other. Numbers are digits with at most one decimal
+    /// point: no thousands separators, no exponents.
     NumericMatch,
     /// A model judges.
     LlmJudgement,
-    /// Common characters of the normalised texts, as sets: their number by that of all. 0 where one is empty.
+    /// Common characters of the normalised texts, as sets: intersection divided by union. 0 if one is empty.
     Similarity,
-    /// Common characters of the normalised texts without spaces, as F1: for languages that are written without spaces.
+    /// The F1 score of the characters of the normalised texts, without spaces: for languages written without spaces.
     #[serde(rename = "char_f1")]
     CharF1,
-    /// One less the edits between the normalised texts, relative to the longer one.
+    /// One minus the edit distance of the normalised texts, relative to the longer one.
     EditSimilarity,
-    /// Equal as mathematics, in the way of [`math::equal`](crate::rubric::math::equal).
+    /// Mathematically equal, according to [`math::equal`](crate::rubric::math::equal).
     MathEqual,
-    /// The same letter of a multiple choice.
+    /// The same letter of a multiple-choice question.
     MultipleChoice,
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 10] = [
         Self::ExactMatch,
         Self::F1Score,
@@ -96,7 +96,7 @@ impl Metric {
         }
     }
 
-    /// How good an answer is, from 0 to 1. None for [`Metric::LlmJudgement`] alone, which takes a model.
+    /// The score of an answer, from 0 to 1. None only for [`Metric::LlmJudgement`], which needs a model.
     pub fn score(self, predicted: &str, truth: &str) -> Option<f64> {
         let normal = || (normalize_answer(predicted), normalize_answer(truth));
         Some(match self {
@@ -137,13 +137,13 @@ impl Metric {
     }
 }
 
-/// The most characters and numbers of an answer that details have.
+/// The maximum length of the texts and the maximum count of the numbers in details.
 const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_DETAIL_NUMBERS: usize = 20;
 
 impl Metric {
-    /// What was compared to score an answer: texts as they are after normalisation, numbers, letters. Empty for
-    /// [`Metric::LlmJudgement`], which says itself what it found.
+    /// What was compared to score an answer: normalised texts, numbers, letters. Empty for [`Metric::LlmJudgement`],
+    /// whose judge explains its own score.
     pub fn details(self, predicted: &str, truth: &str) -> Map<String, Value> {
         let normal = |text: &str| -> Value {
             normalize_answer(text).chars().take(MAX_DETAIL_CHARS).collect::<String>().into()
@@ -180,11 +180,11 @@ impl fmt::Display for Metric {
     }
 }
 
-/// No metric has this name.
+/// An unknown name of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no metric is called {name:?}; {}", match nearest {
+#[error("unknown metric {name:?}; {}", match nearest {
     Some(nearest) => format!("did you mean `{nearest}`?"),
-    None => format!("there are {}", Metric::ALL.map(Metric::as_str).join(", ")),
+    None => format!("known metrics: {}", Metric::ALL.map(Metric::as_str).join(", ")),
 })]
 pub struct UnknownMetric {
     name: String,
@@ -198,7 +198,7 @@ impl FromStr for Metric {
         if let Some(metric) = Self::ALL.into_iter().find(|metric| metric.as_str() == name) {
             return Ok(metric);
         }
-        // The same words with another spelling, or those who write `f1` and `exact`.
+        // The same words in another spelling, or short forms like `f1` and `exact`.
         let distance = |metric: &Self| {
             let near = strsim::osa_distance(metric.as_str(), name);
             if name.len() > 1 && metric.as_str().contains(name) { near.min(1) } else { near }

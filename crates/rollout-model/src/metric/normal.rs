@@ -1,9 +1,9 @@
-//! Answers without what does not matter to them, and what Python takes for space.
+//! Normalises answers, and defines white space as Python does.
 
-/// Phrases before an answer. Each is taken off once, in this order.
+/// Phrases before an answer. Each is removed once, in this order.
 const PREFIXES: [&str; 6] = ["the answer is", "answer:", "final answer:", "therefore,", "thus,", "so,"];
 
-/// What separates words: Unicode's white space, and the four separators of ASCII that Python counts too.
+/// White space between words: that of Unicode, and the four ASCII separators that Python includes.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
@@ -12,11 +12,11 @@ pub(super) fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// An answer in lower case, without phrases before it and punctuation after it, with single spaces.
+/// An answer in lower case, without introductory phrases and final punctuation, with single spaces.
 ///
-/// In this order: lower case and no space around it; the phrases "the answer is", "answer:", "final answer:",
-/// "therefore,", "thus," and "so," taken off its beginning, each once and in this order; no `.,;:!?` at its end, of which
-/// only these six count; each run of white space one space.
+/// The steps, in order: convert to lower case and trim; remove the phrases "the answer is", "answer:", "final answer:",
+/// "therefore,", "thus," and "so," from the start, each once and in this order; remove `.,;:!?` (only these six) from
+/// the end; replace each run of white space by one space.
 ///
 /// ```
 /// use rollout::model::metric::normalize_answer;

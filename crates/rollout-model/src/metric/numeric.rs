@@ -11,18 +11,18 @@ const ZEROS: [u32; 76] = [
     0x1e4f0, 0x1e5f1, 0x1e950, 0x1fbf0,
 ];
 
-/// How far apart two numbers may be.
+/// The absolute tolerance.
 const ABSOLUTE: f64 = 1e-6;
-/// How far apart they may be relative to the right one.
+/// The tolerance relative to the correct number.
 const RELATIVE: f64 = 0.01;
 
-/// Whether any number of a text is close to any number of the right one.
+/// Whether any number of a text is close to any number of the correct one.
 pub(super) fn any_close(predicted: &str, truth: &str) -> bool {
-    // What is too large for a number is close to nothing, itself included.
+    // Numbers that overflow are close to nothing, including themselves.
     let mut given: Vec<f64> = numbers(predicted).filter(|number| number.is_finite()).collect();
     given.sort_by(f64::total_cmp);
     numbers(truth).filter(|number| number.is_finite()).any(|right| {
-        // Rounding keeps the order of distances, so the neighbours decide for all others.
+        // Rounding keeps the order of distances, so checking the neighbours is enough.
         let above = given.partition_point(|number| *number < right);
         let neighbours = [above.checked_sub(1), Some(above)].into_iter().flatten();
         neighbours.filter_map(|at| given.get(at)).any(|number| close(*number, right))
@@ -34,7 +34,7 @@ fn close(given: f64, right: f64) -> bool {
     distance.abs() <= ABSOLUTE || (right != 0.0 && (distance / right).abs() <= RELATIVE)
 }
 
-/// The numbers of a text: perhaps a minus, digits, perhaps a point and further digits.
+/// The numbers of a text: an optional minus, digits, and optionally a point and more digits.
 pub(super) fn numbers(text: &str) -> impl Iterator<Item = f64> {
     let mut rest = text.chars().peekable();
     let mut is_negative = false;
@@ -63,7 +63,7 @@ pub(super) fn numbers(text: &str) -> impl Iterator<Item = f64> {
     })
 }
 
-/// A decimal digit of any script as that of ASCII.
+/// Converts a decimal digit of any script to ASCII.
 fn digit(c: char) -> Option<char> {
     let code = u32::from(c);
     let zero = ZEROS[..ZEROS.partition_point(|zero| *zero <= code)].last()?;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_digits_of_any_script_with_one_point() {
+    fn numbers_are_digits_of_any_script_with_at_most_one_point() {
         for (text, expected) in [
             ("1,000", &[1.0, 0.0][..]),
             ("2020-01-05", &[2020.0, -1.0, -5.0]),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_too_large_to_be_one_is_close_to_nothing() {
+    fn a_number_that_overflows_is_close_to_nothing() {
         let large = "9".repeat(400);
         assert_eq!(numbers(&large).collect::<Vec<_>>(), [f64::INFINITY]);
         assert!(!any_close(&large, &large));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_digit_has_the_value_that_its_place_gives_it() {
+    fn every_digit_has_the_value_of_its_offset() {
         for zero in ZEROS {
             let digits: String = (zero..zero + 10).filter_map(char::from_u32).filter_map(digit).collect();
             assert_eq!(digits, "0123456789", "{zero:#x}");

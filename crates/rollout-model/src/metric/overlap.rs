@@ -5,11 +5,11 @@ use std::{
     hash::Hash,
 };
 
-/// Differences beyond this many characters are not looked at: that takes the product of their lengths.
+/// At most this many characters are compared, because the time grows with the product of the lengths.
 const MAX_COMPARED: usize = 5_000;
 
-/// The harmonic mean of how much of each is in the other. What is there several times counts as often. 0 where one is
-/// empty.
+/// The F1 score of two collections: the harmonic mean of precision and recall. Repeated items count as often as both
+/// have them. 0 if one is empty.
 pub(super) fn f1<T: Eq + Hash>(
     predicted: impl IntoIterator<Item = T>,
     truth: impl IntoIterator<Item = T>,
@@ -18,7 +18,7 @@ pub(super) fn f1<T: Eq + Hash>(
     if precision == 0.0 { 0.0 } else { 2.0 * precision * recall / (precision + recall) }
 }
 
-/// How much of what is given is right, and how much of what is right is given. 0 where nothing is common.
+/// The share of given items that are correct, and the share of correct items that are given. 0 without common items.
 pub(super) fn precision_and_recall<T: Eq + Hash>(
     predicted: impl IntoIterator<Item = T>,
     truth: impl IntoIterator<Item = T>,
@@ -43,7 +43,7 @@ pub(super) fn precision_and_recall<T: Eq + Hash>(
     (common as f64 / given as f64, common as f64 / right as f64)
 }
 
-/// The characters that both have by those that either has. 0 where one is empty.
+/// The characters in both texts divided by those in either. 0 if one is empty.
 pub(super) fn jaccard(predicted: &str, truth: &str) -> f64 {
     let (predicted, truth): (HashSet<char>, HashSet<char>) =
         (predicted.chars().collect(), truth.chars().collect());
@@ -54,9 +54,9 @@ pub(super) fn jaccard(predicted: &str, truth: &str) -> f64 {
     common as f64 / (predicted.len() + truth.len() - common) as f64
 }
 
-/// One less the edits that make one of the other, relative to the length of the longer one. 1 for two empty ones.
+/// One minus the edit distance, relative to the length of the longer text. 1 for two empty texts.
 ///
-/// What both begin and end with is the same. Of what is between, the first 5,000 characters are compared; all after
+/// Common prefixes and suffixes are skipped. Of the rest, the first 5,000 characters are compared; everything after
 /// them counts as different.
 pub(super) fn edit_similarity(predicted: &str, truth: &str) -> f64 {
     let (predicted, truth): (Vec<char>, Vec<char>) = (predicted.chars().collect(), truth.chars().collect());

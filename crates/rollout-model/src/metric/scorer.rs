@@ -1,4 +1,4 @@
-//! A metric with all that it needs: it scores answers, or rollouts as a rubric.
+//! A metric with its dependencies: it scores answers, or rollouts as a rubric.
 
 use serde_json::{Map, Value};
 
@@ -9,9 +9,9 @@ use crate::{
     rubric::Scene,
 };
 
-/// The field of a state with the answer that is scored. Without it, the answer is found in the model's last message.
+/// The field of a state with the answer to score. Without it, the answer is found in the model's last message.
 pub const PREDICTED_ANSWER: &str = "predicted_answer";
-/// The field of a state with what is to be said about its score, if anything is: what a judge found, or why it failed.
+/// The field of a state with details of its score: the judgement of a judge, or why it failed.
 pub const SCORE_DETAILS: &str = "score_details";
 
 /// Scores answers by a metric.
@@ -24,22 +24,22 @@ enum Kind {
     Judge(LlmJudge),
 }
 
-/// How good an answer was.
+/// The score of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Score {
     /// From 0 to 1.
     pub value: f64,
-    /// What a judge found: `correct`, `reasoning` and `raw`, its words; or `error`. Empty for all other metrics.
+    /// The judgement of a judge: `correct`, `reasoning` and `raw`, its reply; or `error`. Empty for all other metrics.
     pub details: Map<String, Value>,
 }
 
-/// A judge is needed and there is none.
+/// A judge is required and missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("`llm_judgement` needs a model that judges; name one and where its server is")]
+#[error("`llm_judgement` requires a judge; set its model and base URL")]
 pub struct JudgeMissing;
 
 impl Scorer {
-    /// Scores by this metric. Only [`Metric::LlmJudgement`] takes the judge.
+    /// Scores with this metric. The judge is used only for [`Metric::LlmJudgement`].
     pub fn new(metric: Metric, judge: Option<LlmJudge>) -> Result<Self, JudgeMissing> {
         Ok(Self(match metric {
             Metric::LlmJudgement => Kind::Judge(judge.ok_or(JudgeMissing)?),
@@ -47,7 +47,7 @@ impl Scorer {
         }))
     }
 
-    /// By what it scores.
+    /// The metric.
     pub fn metric(&self) -> Metric {
         match &self.0 {
             Kind::Plain(metric) => *metric,
@@ -55,10 +55,10 @@ impl Scorer {
         }
     }
 
-    /// Scores an answer. Only a judge looks at the question, and only a judge can fail.
+    /// Scores an answer. Only a judge uses the question, and only a judge can fail.
     ///
-    /// A judge that fails for one answer may do better for the next: [`Score::failed`] is what to make of it. If its key
-    /// is refused ([`ErrorKind::Unauthorized`](crate::ErrorKind::Unauthorized)), it will not.
+    /// If a judge fails for one answer, it may succeed for the next: use [`Score::failed`]. If its key is rejected
+    /// ([`ErrorKind::Unauthorized`](crate::ErrorKind::Unauthorized)), it will always fail.
     pub async fn score(
         &self,
         question: &str,
@@ -77,19 +77,19 @@ impl Scorer {
         }
     }
 
-    /// A rubric with this metric as its only function, of the metric's name.
+    /// A rubric with this metric as its only function, under the metric's name.
     ///
-    /// It scores the field [`PREDICTED_ANSWER`] of a state against the right answer, and without that field what
-    /// [`extract_final_answer`] finds in the model's last message. The question is the last message of the prompt. What
-    /// there is to say about the score gets into the field [`SCORE_DETAILS`]. An example without a right answer cannot
-    /// be scored: that is a failure of the function, and gives 0.
+    /// It compares the field [`PREDICTED_ANSWER`] of a state with the correct answer, or without that field what
+    /// [`extract_final_answer`] finds in the model's last message. The question is the last message of the prompt.
+    /// Details of the score are stored in the field [`SCORE_DETAILS`]. For an example without a correct answer, the
+    /// function fails and the score is 0.
     pub fn rubric(self) -> Rubric {
         Rubric::new()
             .reward_later(self.metric().as_str(), 1.0, async move |scene| self.score_scene(scene).await)
     }
 
     async fn score_scene(&self, scene: &Scene<'_>) -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {
-        let truth = scene.state.input.answer.as_deref().ok_or("the example has no right answer")?;
+        let truth = scene.state.input.answer.as_deref().ok_or("the example has no correct answer")?;
         let predicted = match scene.state.fields.get(PREDICTED_ANSWER).and_then(Value::as_str) {
             Some(predicted) => predicted.to_owned(),
             None => extract_final_answer(&Plain.parse_answer(scene.completion).unwrap_or_default()),
@@ -105,7 +105,7 @@ impl Scorer {
 }
 
 impl Score {
-    /// What an answer gets whose judge failed: 0, with the reason as its details.
+    /// The score of an answer whose judge failed: 0, with the error as its details.
     pub fn failed(error: &Error) -> Self {
         let details = Map::from_iter([("error".to_owned(), error.to_string().into())]);
         Self { value: 0.0, details }

@@ -30,9 +30,9 @@ fn answers_are_normalised_step_by_step() {
     }
 }
 
-/// Worked out by hand from the definitions.
+/// Computed by hand from the definitions.
 #[test]
-fn each_metric_has_the_numbers_of_its_definition() {
+fn each_metric_follows_its_definition() {
     use Metric::{
         CharF1, ContainsAnswer, EditSimilarity, ExactMatch, F1Score, MathEqual, MultipleChoice, NumericMatch,
         Similarity,
@@ -111,9 +111,9 @@ fn metrics_are_known_by_their_names() {
         assert_eq!(serde_json::from_value::<Metric>(metric.as_str().into()).unwrap(), metric);
     }
     let refused = |name: &str| name.parse::<Metric>().unwrap_err().to_string();
-    insta::assert_snapshot!(refused("exact_mach"), @r#"no metric is called "exact_mach"; did you mean `exact_match`?"#);
-    insta::assert_snapshot!(refused("f1"), @r#"no metric is called "f1"; did you mean `f1_score`?"#);
-    insta::assert_snapshot!(refused("bleu"), @r#"no metric is called "bleu"; there are exact_match, f1_score, contains_answer, numeric_match, llm_judgement, similarity, char_f1, edit_similarity, math_equal, multiple_choice"#);
+    insta::assert_snapshot!(refused("exact_mach"), @r#"unknown metric "exact_mach"; did you mean `exact_match`?"#);
+    insta::assert_snapshot!(refused("f1"), @r#"unknown metric "f1"; did you mean `f1_score`?"#);
+    insta::assert_snapshot!(refused("bleu"), @r#"unknown metric "bleu"; known metrics: exact_match, f1_score, contains_answer, numeric_match, llm_judgement, similarity, char_f1, edit_similarity, math_equal, multiple_choice"#);
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -126,7 +126,7 @@ fn text() -> impl Strategy<Value = String> {
 
 fn plain() -> impl Strategy<Value = Metric> {
     proptest::sample::select(&Metric::ALL[..])
-        .prop_filter("a judge is no function", |metric| *metric != Metric::LlmJudgement)
+        .prop_filter("a judge needs a model", |metric| *metric != Metric::LlmJudgement)
 }
 
 proptest! {
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn symmetric_metrics_do_not_care_which_is_right(one in text(), other in text()) {
+    fn symmetric_metrics_do_not_depend_on_the_order_of_answers(one in text(), other in text()) {
         use Metric::{CharF1, EditSimilarity, ExactMatch, F1Score, MathEqual, MultipleChoice, Similarity};
         for metric in [ExactMatch, F1Score, Similarity, CharF1, EditSimilarity, MathEqual, MultipleChoice] {
             prop_assert_eq!(metric.score(&one, &other), metric.score(&other, &one), "{}", metric);
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_is_as_good_as_itself(text in text()) {
+    fn a_text_agrees_fully_with_itself(text in text()) {
         let normal = normalize_answer(&text);
         for metric in [Metric::ExactMatch, Metric::ContainsAnswer, Metric::CharF1, Metric::EditSimilarity] {
             prop_assert_eq!(metric.score(&text, &text), Some(1.0), "{}", metric);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_the_same_is_the_same_for_all(one in text(), other in text()) {
+    fn equal_answers_are_equal_for_all_metrics(one in text(), other in text()) {
         if normalize_answer(&one) == normalize_answer(&other) {
             for metric in [Metric::ContainsAnswer, Metric::CharF1, Metric::EditSimilarity] {
                 prop_assert_eq!(metric.score(&one, &other), Some(1.0), "{}", metric);
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn sorting_numbers_finds_what_trying_all_pairs_finds(predicted in "[-.0-9 ]{0,24}", truth in "[-.0-9 ]{0,16}") {
+    fn sorting_finds_the_same_numbers_as_trying_all_pairs(predicted in "[-.0-9 ]{0,24}", truth in "[-.0-9 ]{0,16}") {
         let close = |given: f64, right: f64| {
             (given - right).abs() <= 1e-6 || (right != 0.0 && ((given - right) / right).abs() <= 0.01)
         };
@@ -185,14 +185,14 @@ proptest! {
     }
 
     #[test]
-    fn normal_answers_have_single_spaces_and_no_end(text in text()) {
+    fn normalised_answers_have_single_spaces_and_no_final_punctuation(text in text()) {
         let normal = normalize_answer(&text);
         prop_assert!(!normal.contains("  ") && normal.trim() == normal);
         prop_assert_eq!(&normal.to_lowercase(), &normal);
     }
 
     #[test]
-    fn an_answer_that_is_found_is_in_the_text(text in text()) {
+    fn an_extracted_answer_is_part_of_the_text(text in text()) {
         prop_assert!(text.contains(&extract_final_answer(&text)));
     }
 }

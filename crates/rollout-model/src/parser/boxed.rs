@@ -4,7 +4,7 @@ use super::{MaybeThink, Parser};
 
 const OPEN: &str = r"\boxed{";
 
-/// What the last `\boxed{…}` of a text holds. None without one, or if its braces do not balance.
+/// The content of the last `\boxed{…}` of a text. None without one, or if its braces do not balance.
 ///
 /// ```
 /// use rollout::model::parser::boxed;
@@ -28,7 +28,7 @@ pub fn boxed(text: &str) -> Option<&str> {
     None
 }
 
-/// What the last `\boxed{…}` of a text holds, or all of the text.
+/// The content of the last `\boxed{…}` of a text, or the whole text.
 ///
 /// ```
 /// assert_eq!(rollout::model::parser::boxed_or_all("4"), "4");
@@ -37,7 +37,7 @@ pub fn boxed_or_all(text: &str) -> &str {
     boxed(text).unwrap_or(text)
 }
 
-/// Takes what the last `\boxed{…}` after the model's thoughts holds; nothing where there is none.
+/// Takes the content of the last `\boxed{…}` after the model's reasoning; empty without one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Boxed;
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_box_counts() {
+    fn the_last_box_is_used() {
         for (text, strict, lenient) in [
             (r"\boxed{4}", "4", "4"),
             (r"\boxed{1} then \boxed{2}", "2", "2"),
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn a_box_in_the_thoughts_is_no_answer() {
+    fn a_box_in_the_reasoning_is_ignored() {
         assert_eq!(Boxed.parse(r"<think>\boxed{1}</think> I do not know"), "");
         assert_eq!(Boxed.parse(r"<think>\boxed{1}</think> \boxed{2}"), "2");
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in r"([a-z{}é]|\\boxed\{){0,40}") {
+        fn no_text_makes_the_parser_panic(text in r"([a-z{}é]|\\boxed\{){0,40}") {
             if let Some(inner) = boxed(&text) {
                 let whole = format!("{OPEN}{inner}}}");
                 prop_assert!(text.contains(&whole));
@@ -85,7 +85,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_put_into_a_box_is_found(inner in "[a-z0-9+é ]{0,20}") {
+        fn the_content_of_a_box_is_found(inner in "[a-z0-9+é ]{0,20}") {
             let text = format!("so {OPEN}{{{inner}}}}}.");
             let expected = format!("{{{inner}}}");
             prop_assert_eq!(boxed(&text), Some(expected.as_str()));

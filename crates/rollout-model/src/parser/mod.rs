@@ -1,4 +1,4 @@
-//! Finding the answer in what a model said.
+//! Parsers that find the answer in a model's messages.
 //!
 //! ```
 //! use rollout::model::parser::{Boxed, MaybeThink, Parser, Think};
@@ -21,17 +21,17 @@ pub use xml::{Xml, XmlError, XmlField};
 
 use rollout_core::message::{Message, Role};
 
-/// Finds the answer in what a model said.
+/// Finds the answer in a model's messages.
 pub trait Parser: Send + Sync + fmt::Debug {
-    /// The answer in one text; empty where there is none.
+    /// The answer in one text; empty if there is none.
     fn parse(&self, text: &str) -> String;
 
-    /// The answer in a conversation: by default that of the model's last message.
+    /// The answer in a conversation: by default, that of the model's last message.
     fn parse_answer(&self, completion: &[Arc<Message>]) -> Option<String> {
         said_by_model(completion).next_back().map(|message| self.parse(&message.text()))
     }
 
-    /// How well the model kept to the format, from 0 to 1. Where there is no format, it always does.
+    /// How well the model followed the format, from 0 to 1. 1 if there is no format.
     fn format_reward(&self, _completion: &[Arc<Message>]) -> f64 {
         1.0
     }
@@ -42,13 +42,13 @@ fn said_by_model(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = &
     messages.iter().map(Arc::as_ref).filter(|message| message.role == Role::Assistant)
 }
 
-/// The mean over the model's messages; 0 where it said nothing.
+/// The mean over the model's messages; 0 without messages.
 fn mean_over_messages(completion: &[Arc<Message>], score: impl Fn(&str) -> f64) -> f64 {
     let scores: Vec<f64> = said_by_model(completion).map(|message| score(&message.text())).collect();
     if scores.is_empty() { 0.0 } else { scores.iter().sum::<f64>() / scores.len() as f64 }
 }
 
-/// Takes a text as it is.
+/// Takes the whole text.
 ///
 /// ```
 /// use rollout::model::{Message, parser::{Parser, Plain}};
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_said_nothing_has_no_answer() {
+    fn a_conversation_without_model_messages_has_no_answer() {
         assert_eq!(Plain.parse_answer(&[]), None);
         assert_eq!(Plain.parse_answer(&[Arc::new(Message::user("hello?"))]), None);
         assert_eq!(Plain.format_reward(&[]), 1.0);

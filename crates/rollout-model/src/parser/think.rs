@@ -1,4 +1,4 @@
-//! Answers that come after a model's thoughts.
+//! Answers after a model's reasoning.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ const CLOSE: &str = "</think>";
 
 type Extract = fn(&str) -> String;
 
-/// Takes what comes after the last `</think>`; nothing where there is none.
+/// Takes the text after the last `</think>`; empty if there is none.
 ///
 /// ```
 /// use rollout::model::parser::{Parser, Think, boxed};
@@ -23,12 +23,12 @@ type Extract = fn(&str) -> String;
 pub struct Think(Extract);
 
 impl Think {
-    /// Takes all that comes after the thoughts.
+    /// Takes the whole text after the reasoning.
     pub fn new() -> Self {
         Self(str::to_owned)
     }
 
-    /// Takes what a function finds in that.
+    /// Applies a function to the text after the reasoning.
     pub fn then(extract: fn(&str) -> String) -> Self {
         Self(extract)
     }
@@ -45,7 +45,7 @@ impl Parser for Think {
         text.rsplit_once(CLOSE).map(|(_, answer)| (self.0)(answer.trim())).unwrap_or_default()
     }
 
-    /// The share of the model's messages that begin with their only thoughts and then say something.
+    /// The share of the model's messages that start with one block of reasoning, followed by an answer.
     fn format_reward(&self, completion: &[Arc<Message>]) -> f64 {
         mean_over_messages(completion, |text| {
             let once = text.matches(OPEN).count() == 1 && text.matches(CLOSE).count() == 1;
@@ -55,22 +55,22 @@ impl Parser for Think {
     }
 }
 
-/// Takes what comes after the last `</think>`, or everything where there is none.
+/// Takes the text after the last `</think>`, or the whole text if there is none.
 #[derive(Debug, Clone, Copy)]
 pub struct MaybeThink(Extract);
 
 impl MaybeThink {
-    /// Takes all that comes after the thoughts, if there are any.
+    /// Takes the whole text after the reasoning, if there is any.
     pub fn new() -> Self {
         Self(str::to_owned)
     }
 
-    /// Takes what a function finds in that.
+    /// Applies a function to the text after the reasoning.
     pub fn then(extract: fn(&str) -> String) -> Self {
         Self(extract)
     }
 
-    /// The text without any thoughts before it.
+    /// The text after the reasoning.
     pub(crate) fn after_thoughts(text: &str) -> &str {
         text.rsplit_once(CLOSE).map_or(text, |(_, answer)| answer).trim()
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_comes_after_the_last_thoughts() {
+    fn the_answer_follows_the_last_reasoning() {
         for (text, think, maybe) in [
             ("<think>a</think> b ", "b", "b"),
             ("<think>a</think> b <think>c</think>\nd", "d", "d"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_thoughts_once_at_the_start_and_then_an_answer() {
+    fn the_format_is_one_block_of_reasoning_and_then_an_answer() {
         for (text, kept) in [
             ("<think>a</think>b", 1.0),
             (" \n<think>a</think>b", 1.0),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Message, Parser, mean_over_messages, said_by_model};
 
-/// A field that a model is to write, under one of several names. The first is what it is called.
+/// A field of a response, under one of several names. The first is its main name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Names")]
 pub struct XmlField(Vec<String>);
@@ -46,24 +46,24 @@ impl<const N: usize> From<[&str; N]> for XmlField {
     }
 }
 
-/// Why fields cannot be read.
+/// Why fields are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XmlError {
-    /// There is none, or one has no name.
-    #[error("the XML fields have no names; give at least one, as `[reasoning, answer]`")]
+    /// There are no fields, or one has no name.
+    #[error("missing names of XML fields; give at least one, as `[reasoning, answer]`")]
     NoNames,
-    /// A name is not a tag's.
-    #[error("`{0}` cannot be a tag; use letters, digits, `_` and `-`")]
+    /// A name is not a valid tag.
+    #[error("invalid tag `{0}`; use letters, digits, `_` and `-`")]
     BadName(String),
     /// Two fields share a name.
     #[error("the XML field `{0}` is given twice; each name belongs to one field")]
     Twice(String),
-    /// The answer is in no field.
-    #[error("no XML field is called `{0}`; name the field that holds the answer with `answer_field`")]
+    /// The answer field is unknown.
+    #[error("unknown XML field `{0}`; set `answer_field` to the field with the answer")]
     NoAnswer(String),
 }
 
-/// Takes fields like `<answer>4</answer>` out of a text.
+/// Reads fields like `<answer>4</answer>` from a text.
 ///
 /// ```
 /// use rollout::model::parser::{Parser, Xml, XmlField};
@@ -76,13 +76,13 @@ pub enum XmlError {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Xml {
-    /// None of them is empty, and no field is without names.
+    /// No name is empty, and every field has a name.
     fields: Vec<Vec<String>>,
     answer: String,
 }
 
 impl Xml {
-    /// Takes these fields, of which one is the answer.
+    /// Reads these fields; one of them is the answer.
     pub fn new(fields: impl IntoIterator<Item = XmlField>, answer_field: &str) -> Result<Self, XmlError> {
         let fields: Vec<Vec<String>> = fields.into_iter().map(|XmlField(names)| names).collect();
         if fields.is_empty() || fields.iter().any(Vec::is_empty) {
@@ -103,7 +103,7 @@ impl Xml {
         Ok(Self { fields, answer: answer_field.to_owned() })
     }
 
-    /// The fields that a text has, by the names that it uses for them. The first of a name counts.
+    /// The fields of a text, by the names used in it. The first of a name counts.
     pub fn fields(&self, text: &str) -> IndexMap<String, String> {
         let names = self.fields.iter().flatten();
         names.filter_map(|name| Some((name.clone(), field(text, name)?.to_owned()))).collect()
@@ -117,7 +117,7 @@ impl Xml {
         let starts = self.fields.first().into_iter().flatten().any(|name| whole.starts_with(&open(name)));
         let ends = self.fields.last().into_iter().flatten().any(|name| whole.ends_with(&close(name)));
         let fields = if parsed { present as f64 / self.fields.len() as f64 } else { 0.0 };
-        // The spacing inside a field is not held against it, so its share is always given.
+        // The spacing inside a field is ignored, so its share is always given.
         let spacing = 0.2;
         0.4 * fields + spacing + 0.2 * f64::from(starts) + 0.2 * f64::from(ends)
     }
@@ -135,8 +135,8 @@ impl Parser for Xml {
             .find_map(|message| field(&message.text(), &self.answer).map(str::to_owned))
     }
 
-    /// The mean over the model's messages of 0.4 times the share of fields that are there, if any can be read, 0.2
-    /// for spacing, 0.2 for beginning with the first field, and 0.2 for ending with the last.
+    /// The mean over the model's messages of: 0.4 times the share of fields that are present, if any can be read; 0.2
+    /// for spacing; 0.2 for starting with the first field; and 0.2 for ending with the last.
     fn format_reward(&self, completion: &[Arc<Message>]) -> f64 {
         mean_over_messages(completion, |text| self.message_format(text))
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_cannot_be_told_apart_are_refused() {
+    fn ambiguous_fields_are_rejected() {
         let new = |fields: Vec<XmlField>, answer| Xml::new(fields, answer).unwrap_err().to_string();
         let refusals = [
             new(vec![], "answer"),
@@ -213,11 +213,11 @@ mod tests {
             new(vec!["a".into()], "answer"),
         ];
         insta::assert_snapshot!(refusals.join("\n"), @r"
-        the XML fields have no names; give at least one, as `[reasoning, answer]`
-        the XML fields have no names; give at least one, as `[reasoning, answer]`
-        `a b` cannot be a tag; use letters, digits, `_` and `-`
+        missing names of XML fields; give at least one, as `[reasoning, answer]`
+        missing names of XML fields; give at least one, as `[reasoning, answer]`
+        invalid tag `a b`; use letters, digits, `_` and `-`
         the XML field `a` is given twice; each name belongs to one field
-        no XML field is called `answer`; name the field that holds the answer with `answer_field`
+        unknown XML field `answer`; set `answer_field` to the field with the answer
         ");
     }
 
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_and_formats_stay_within_one(text in "(<think>|</think>|<answer>|</answer>|[a é]){0,20}") {
+        fn no_text_makes_the_parser_panic_and_format_scores_are_at_most_one(text in "(<think>|</think>|<answer>|</answer>|[a é]){0,20}") {
             let format = xml().format_reward(&said(&[&text]));
             prop_assert!((0.0..=1.000_001).contains(&format));
             if let Some(answer) = xml().parse_answer(&said(&[&text])) {

@@ -1,4 +1,4 @@
-//! A function that gets what it has parameters for of a rollout.
+//! Python functions that receive the parts of a rollout that their parameters name.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use super::{PythonError, PythonFunction, PythonWorker, Takes};
 use crate::shown::Shown;
 
-/// A function with its worker, and what it takes once that is known.
+/// A function with its worker, and its parameters once they are known.
 #[derive(Debug, Clone)]
 pub(crate) struct Callable {
     worker: PythonWorker,
@@ -23,7 +23,7 @@ impl Callable {
         Self { worker: worker.clone(), function, timeout: PythonWorker::TIMEOUT, takes: Arc::default() }
     }
 
-    /// Gives each call so much time.
+    /// Sets the timeout of each call.
     pub(crate) fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -32,7 +32,7 @@ impl Callable {
         self.takes.get_or_try_init(|| self.worker.takes(&self.function)).await
     }
 
-    /// Calls it with what it takes of a rollout.
+    /// Calls it with the parts of a rollout that it takes.
     pub(crate) async fn ask(&self, action: &str, shown: Shown<'_>) -> Result<Value, PythonError> {
         let given = Given { shown, takes: self.takes().await? };
         self.call(action, given, None).await
@@ -49,7 +49,7 @@ impl Callable {
     }
 }
 
-/// What a function takes of a rollout.
+/// The parts of a rollout that a function takes.
 struct Given<'a> {
     shown: Shown<'a>,
     takes: &'a Takes,

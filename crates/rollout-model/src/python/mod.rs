@@ -1,11 +1,11 @@
-//! Functions of Python files, called in a process that stays.
+//! Python functions, called in a long-running process.
 //!
-//! Each call is a line of JSON to the process, and each answer one from it, in any order: the process runs several calls
-//! at once, in threads. It starts with the first call. A process that ends is replaced, and the calls that it had not
-//! answered are made again, one at a time in a process of their own, so that a function which ends the process is
-//! found. A call that takes too long keeps its thread, so a new process takes the calls that come after it.
+//! Each call is a line of JSON to the process, and each answer a line from it, in any order: the process runs several
+//! calls at once, in threads. It starts with the first call. If the process ends, it is replaced. Calls without an
+//! answer are repeated, one at a time in a process of their own, to find the function that ended the process. A call
+//! that times out keeps its thread, so later calls go to a new process.
 //!
-//! A job has one process for each interpreter ([`PythonWorkers`]), whichever of its interactions the functions are of.
+//! A job has one process for each interpreter ([`PythonWorkers`]), shared by all its interactions.
 
 mod callable;
 mod process;
@@ -31,19 +31,19 @@ use self::process::{Answer, Gone, PythonProcess};
 
 pub(crate) use callable::Callable;
 
-/// How many calls run at once, of all interactions together. Python computes one at a time; more only wait, as for a
-/// server.
+/// How many calls run at once, over all interactions. Python runs one at a time; more are useful only for calls that
+/// wait, for example for a server.
 const THREADS: usize = 128;
 
-/// The longest call. A rollout with images is some megabytes.
+/// The maximum size of a call. A rollout with images has some megabytes.
 const MAX_CALL_BYTES: usize = 64 << 20;
 
 /// A function in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PythonFunction {
-    /// The file; relative to where the worker finds files.
+    /// The file; relative to the directory of the worker.
     pub file: PathBuf,
-    /// The function, by its name in the file.
+    /// The name of the function in the file.
     pub function: String,
 }
 
@@ -53,74 +53,72 @@ impl fmt::Display for PythonFunction {
     }
 }
 
-/// Why a function gave nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
-    /// There is no process to call it in.
-    #[error(
-        "`{interpreter}` does not start, so `{function}` cannot be called; is Python 3.10 or newer installed?"
-    )]
+    /// The Python process cannot be started.
+    #[error("cannot start `{interpreter}` to call `{function}`; is Python 3.10 or newer installed?")]
     Start {
         /// The interpreter.
         interpreter: String,
         /// The function.
         function: PythonFunction,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The function, or its file, cannot be used.
-    #[error("`{function}` cannot be called: {message}")]
+    /// The function or its file is unusable.
+    #[error("cannot call `{function}`: {message}")]
     Unusable {
         /// The function.
         function: PythonFunction,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The function failed.
+    /// The function raised an exception.
     #[error("`{function}` raised {kind}: {message}{}", behind(traceback))]
     Raised {
         /// The function.
         function: PythonFunction,
         /// The name of the exception.
         kind: String,
-        /// What it says.
+        /// Its message.
         message: String,
-        /// The last lines of where it was raised.
+        /// The last lines of its traceback.
         traceback: String,
     },
-    /// The function still ran when its time was up.
-    #[error("`{function}` still ran after {}s", after.as_secs_f64())]
+    /// The function timed out.
+    #[error("`{function}` timed out after {}s", after.as_secs_f64())]
     Timeout {
         /// The function.
         function: PythonFunction,
-        /// How long that is.
+        /// The timeout.
         after: Duration,
     },
-    /// The process ended in the middle of the call.
+    /// The process ended during the call.
     #[error("`{function}` ended the Python process{stderr}")]
     Ended {
         /// The function.
         function: PythonFunction,
-        /// What follows the message: the end of what the process said.
+        /// The last lines of its standard error, as a suffix of the message.
         stderr: String,
     },
-    /// The arguments are larger than a call may be.
-    #[error("the arguments of `{function}` take {bytes} bytes, more than {MAX_CALL_BYTES}")]
+    /// The arguments are too large.
+    #[error("the arguments of `{function}` have {bytes} bytes; the limit is {MAX_CALL_BYTES}")]
     TooLarge {
         /// The function.
         function: PythonFunction,
-        /// How large they are.
+        /// Their size.
         bytes: usize,
     },
-    /// It gave something that was not asked for.
-    #[error("`{function}` gave {given}, not {wanted}")]
+    /// It returned a value of the wrong type.
+    #[error("`{function}` returned {given}, not {wanted}")]
     Odd {
         /// The function.
         function: PythonFunction,
-        /// The start of what it gave.
+        /// The start of the returned value.
         given: String,
-        /// What it should have given.
+        /// The expected type.
         wanted: &'static str,
     },
 }
@@ -129,12 +127,12 @@ fn behind(traceback: &str) -> String {
     if traceback.is_empty() { String::new() } else { format!("\n{traceback}") }
 }
 
-/// What a function takes.
+/// The parameters of a function.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Takes {
     /// The names of its parameters.
     pub(crate) names: Vec<String>,
-    /// Whether it takes whatever it is given.
+    /// Whether it takes any argument.
     pub(crate) everything: bool,
 }
 
@@ -144,7 +142,7 @@ impl Takes {
     }
 }
 
-/// Calls Python functions. Its copies share one process, which ends with the last of them.
+/// Calls Python functions. Clones share one process, which ends with the last clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -162,7 +160,7 @@ impl Takes {
 #[derive(Clone)]
 pub struct PythonWorker {
     shared: Arc<Inner>,
-    /// Where files are found; absolute.
+    /// The directory of files; absolute.
     files: Arc<Path>,
 }
 
@@ -170,9 +168,9 @@ struct Inner {
     interpreter: String,
     directory: PathBuf,
     current: Mutex<Option<Arc<PythonProcess>>>,
-    /// Held by a call that is made again in a process of its own.
+    /// Held by a call that is repeated in a process of its own.
     alone: tokio::sync::Mutex<()>,
-    /// A call's time begins when it has a thread.
+    /// The timeout of a call starts when it has a thread.
     threads: Semaphore,
     calls: AtomicU64,
 }
@@ -196,10 +194,10 @@ struct Call<'a, T> {
 }
 
 impl PythonWorker {
-    /// How long a call may take unless another time is given.
+    /// The default timeout of a call.
     pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Calls with this interpreter; functions are found in, and run in, this directory. Nothing is started yet.
+    /// A worker with this interpreter. Functions are found in this directory and run there. Nothing is started yet.
     pub fn new(interpreter: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
         let directory = absolute(directory.into());
         let files = directory.as_path().into();
@@ -214,18 +212,18 @@ impl PythonWorker {
         Self { shared: Arc::new(shared), files }
     }
 
-    /// The same process for functions whose files are in another directory.
+    /// The same process, for functions whose files are in another directory.
     #[must_use]
     pub fn with_files_in(&self, directory: impl Into<PathBuf>) -> Self {
         Self { shared: Arc::clone(&self.shared), files: absolute(directory.into()).into() }
     }
 
-    /// Whether a function is there and can be called. Starts Python.
+    /// Checks that a function exists and can be called. Starts Python.
     pub async fn check(&self, function: &PythonFunction) -> Result<(), PythonError> {
         self.takes(function).await.map(drop)
     }
 
-    /// The description of a function that models see: its signature and its documentation.
+    /// The description of a function for models: its signature and its documentation.
     pub(crate) async fn describe(&self, function: &PythonFunction) -> Result<ToolDef, PythonError> {
         self.read(function, "describe", "a description").await
     }
@@ -259,7 +257,7 @@ impl PythonWorker {
         let call = Call { id, action, file: &file, function: &function.function, arguments, rollouts };
         let mut line = serde_json::to_vec(&call).map_err(|error| PythonError::Unusable {
             function: function.clone(),
-            message: format!("its arguments are not JSON: {error}"),
+            message: format!("cannot convert its arguments to JSON: {error}"),
         })?;
         line.push(b'\n');
         if line.len() > MAX_CALL_BYTES {
@@ -268,7 +266,7 @@ impl PythonWorker {
         let line = Bytes::from(line);
         let _thread = threads.acquire().await.expect("nothing closes the semaphore");
         let process = self.current().map_err(|source| self.no_start(function, source))?;
-        // Whose fault it was that the process ended shows when each call has a process to itself.
+        // Which call ended the process is found by giving each call a process of its own.
         let answer = match tokio::time::timeout(timeout, process.ask(id, line.clone())).await {
             Ok(Err(Gone)) => {
                 self.retire(&process);
@@ -304,7 +302,7 @@ impl PythonWorker {
         PythonProcess::start(&self.shared.interpreter, &self.shared.directory, THREADS).map(Arc::new)
     }
 
-    /// The process that takes new calls.
+    /// The process for new calls.
     fn current(&self) -> io::Result<Arc<PythonProcess>> {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
@@ -313,20 +311,19 @@ impl PythonWorker {
         }
     }
 
-    /// Gives a process no more calls. It ends when those that it has are over.
+    /// Sends no more calls to a process. It ends after its current calls.
     fn retire(&self, process: &Arc<PythonProcess>) {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.take_if(|current| Arc::ptr_eq(current, process));
     }
 }
 
-/// Python finds files from the directory that it is started in.
+/// Python finds files relative to the directory that it was started in.
 fn absolute(directory: PathBuf) -> PathBuf {
     std::path::absolute(&directory).unwrap_or(directory)
 }
 
-/// The workers of a job: one process for each interpreter, whichever interaction its functions are of. Copies share
-/// them.
+/// The workers of a job: one process for each interpreter, shared by all interactions. Clones share them.
 #[derive(Debug, Clone)]
 pub struct PythonWorkers {
     directory: Arc<Path>,
@@ -339,8 +336,8 @@ impl PythonWorkers {
         Self { directory: directory.into().into(), workers: Arc::default() }
     }
 
-    /// The worker of an interpreter, for functions of files in this directory. An interpreter that is a relative path
-    /// is found there too.
+    /// The worker of an interpreter, for functions in files of this directory. A relative path of an interpreter starts
+    /// there too.
     pub fn get(&self, interpreter: &str, files: &Path) -> PythonWorker {
         let interpreter = match interpreter.contains('/') {
             true => absolute(files.join(interpreter)).to_string_lossy().into_owned(),

@@ -1,4 +1,4 @@
-//! One Python process: lines out, lines in.
+//! One Python process that exchanges lines of JSON.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use tokio::{
 use super::{PythonError, PythonFunction};
 use crate::process::{Process, Said};
 
-/// The longest answer; images are large.
+/// The maximum size of an answer; images are large.
 const MAX_ANSWER_BYTES: u64 = 8 << 20;
 
-/// What the name of an answer and an error may take beside.
+/// The maximum size of an answer without its value.
 const FRAME_BYTES: u64 = 1 << 10;
 
-/// How long the last words of a process may take to come.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long to wait for the last lines of standard error.
+const STDERR_GRACE: Duration = Duration::from_millis(200);
 
 const WORKER: &str = include_str!("worker.py");
 
@@ -35,13 +35,13 @@ const WORKER: &str = include_str!("worker.py");
 #[derive(Debug)]
 pub(super) struct Gone;
 
-/// What a call came to.
+/// The result of a call.
 pub(super) enum Answer {
     Value(Value),
     Error(Failure),
 }
 
-/// What a function failed with.
+/// The failure of a function.
 #[derive(Deserialize)]
 pub(super) struct Failure {
     #[serde(rename = "type")]
@@ -68,7 +68,7 @@ struct Line {
     error: Option<Failure>,
 }
 
-/// Who waits for which call. None once the process is gone.
+/// The callers by the id of their call. None after the process has ended.
 type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
 pub(super) struct PythonProcess {
@@ -82,7 +82,7 @@ pub(super) struct PythonProcess {
 impl PythonProcess {
     pub(super) fn start(interpreter: &str, directory: &Path, threads: usize) -> io::Result<Self> {
         let (most, threads) = (MAX_ANSWER_BYTES.to_string(), threads.to_string());
-        // Nothing is left in the directories of the functions.
+        // `-B`: no compiled files are written to the directories of the functions.
         let argv = [interpreter, "-B", "-X", "utf8", "-c", WORKER, &most, &threads];
         let (process, stdout, stdin) = Process::spawn(&argv, &[], Some(directory))?;
         let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -103,14 +103,14 @@ impl PythonProcess {
         receiver.await.map_err(|_| Gone)
     }
 
-    /// The end of what a process said that is gone, as it follows a message.
+    /// The last lines of standard error of a process that has ended, as a suffix of a message.
     pub(super) async fn said(&self) -> String {
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(STDERR_GRACE).await;
         self.said.as_suffix()
     }
 }
 
-/// Whole lines, even if the caller does not wait for the answer.
+/// Writes whole lines, even if the caller does not wait for the answer.
 async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Bytes>) {
     while let Some(line) = lines.recv().await {
         if stdin.write_all(&line).await.is_err() {
@@ -119,7 +119,7 @@ async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Bytes>)
     }
 }
 
-/// Hands out answers until the process is gone, or says something that is none.
+/// Delivers answers until the process ends, or writes an invalid line.
 async fn read(stdout: ChildStdout, waiting: Waiting) {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
@@ -131,7 +131,7 @@ async fn read(stdout: ChildStdout, waiting: Waiting) {
         }
         let Ok(Line { id, value, error }) = serde_json::from_slice(&line) else { break };
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // A caller may have given up.
+        // The caller may have been cancelled.
         if let Some(caller) = waiting.as_mut().and_then(|waiting| waiting.remove(&id)) {
             let _ = caller.send(error.map_or(Answer::Value(value), Answer::Error));
         }

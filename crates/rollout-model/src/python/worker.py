@@ -1,8 +1,8 @@
-"""Calls Python functions for Rollout: a line of JSON for each call, and one for each answer, in any order."""
+"""Calls Python functions for Rollout: one line of JSON per call, and one per answer, in any order."""
 
 import sys
 
-# What lies in the directory that this runs in is no library.
+# Modules in the working directory are not importable.
 sys.path[:] = [entry for entry in sys.path if entry]
 
 import asyncio
@@ -22,14 +22,14 @@ MAX_ANSWER = int(sys.argv[1])
 THREADS = int(sys.argv[2])
 TRACEBACK_LINES = 6
 
-# What functions print goes to the standard error. The answers have the first output to themselves.
+# Functions print to standard error. Standard output is only for answers.
 ANSWERS = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
-# A function that reads would take the calls away.
+# A function that reads standard input must not read calls.
 CALLS = os.fdopen(os.dup(0), "rb")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-# The name before those of another directory's modules.
+# The prefix for the names of another directory's modules.
 PACKAGE = "_rollout_directory_"
 
 modules = {}
@@ -40,14 +40,14 @@ writing = threading.Lock()
 
 
 class Wrong(Exception):
-    """A function that cannot be used in the way that is asked for."""
+    """A function that cannot be called."""
 
 
 def package(directory):
-    """What the names of a directory's modules begin with.
+    """The prefix of the names of a directory's modules.
 
-    Several interactions share this process, and the files beside their functions may have the same names. Modules of the
-    first directory have their plain names; each other one is a package of its own.
+    Several interactions share this process, and the files next to their functions may have the same names. Modules of the
+    first directory have plain names; those of each other directory are in a package.
     """
     if directory not in packages:
         if not packages:
@@ -64,7 +64,7 @@ def package(directory):
 
 
 def import_beside(name, globals=None, locals=None, fromlist=(), level=0):
-    """Imports what is beside the file that imports it, before what has the same name elsewhere."""
+    """Imports modules next to the importing file before other modules of the same name."""
     importer = (globals or {}).get("__name__")
     if level == 0 and isinstance(importer, str) and importer.startswith(PACKAGE):
         beside = importer.partition(".")[0] + "."
@@ -123,7 +123,7 @@ def number(value):
 
 
 def truth(value):
-    # NumPy has a type of its own.
+    # NumPy has its own boolean type.
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"it returned {type(value).__name__}, not a boolean")
     return bool(value)
@@ -136,7 +136,7 @@ def spoken(value):
 
 
 def wanted(found):
-    """The names of what a function takes, and whether it takes everything."""
+    """The parameters of a function, and whether it takes any argument."""
     parameters = inspect.signature(found).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     for parameter in parameters:
@@ -154,7 +154,7 @@ def wanted(found):
 
 
 def schema(kind):
-    """The JSON Schema of a type; nothing is known of what JSON does not have."""
+    """The JSON Schema of a type; empty for types that JSON does not have."""
     plain = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
     if kind in plain:
         return {"type": plain[kind]}
@@ -179,7 +179,7 @@ def schema(kind):
 
 
 def documentation(found):
-    """What a docstring says of a function, and of each of its arguments."""
+    """The descriptions of a function and of its arguments in a docstring."""
     lines = (inspect.getdoc(found) or "").splitlines()
     about, arguments, name, inside = [], {}, None, False
     for line in lines:
@@ -187,7 +187,7 @@ def documentation(found):
         if text.lower() in ("args:", "arguments:", "parameters:"):
             inside = True
         elif inside and text and not line.startswith((" ", "\t")):
-            # Another section, such as what is returned, is not for the model.
+            # Other sections, such as the return value, are not for the model.
             break
         elif not inside:
             if text.lower() in ("returns:", "raises:", "yields:", "example:", "examples:", "note:", "notes:"):
@@ -205,7 +205,7 @@ def documentation(found):
 
 
 def description(found):
-    """The description of a tool that models see."""
+    """The description of a tool for models."""
     about, arguments = documentation(found)
     takes = wanted(found)
     try:
@@ -228,7 +228,7 @@ def description(found):
 
 
 def plain(value):
-    """A result as JSON has it: what JSON does not have becomes text."""
+    """Converts a result to JSON: values that JSON does not have become text."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -261,7 +261,7 @@ def answer(call):
 
 def failure(error):
     frames = traceback.extract_tb(error.__traceback__)
-    # What this program and Python's loader do says nothing about the function.
+    # Frames of this program and of Python's loader say nothing about the function.
     frames = [frame for frame in frames if not frame.filename.startswith("<")]
     lines = "".join(traceback.format_list(frames)).rstrip().splitlines()
     return {
@@ -285,7 +285,7 @@ def work(line):
     call = json.loads(line)
     try:
         given = {"value": answer(call)}
-    # A function that wants to end the process ends itself alone.
+    # A function that exits ends only its own call.
     except (Exception, SystemExit) as error:
         given = {"error": failure(error)}
     reply(call["id"], given)

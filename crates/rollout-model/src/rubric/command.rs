@@ -1,4 +1,4 @@
-//! A program that scores, written in any language.
+//! Scoring programs, written in any language.
 
 use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Rubric, Scene};
 use crate::process::{RunError, Said, run};
 use rollout_core::text::excerpt;
 
-/// What is read of a number, and of an array of them.
+/// The maximum output of a program for one number, and for an array of numbers.
 const MAX_NUMBER: usize = 4 << 10;
 const MAX_NUMBERS: usize = 1 << 20;
 
@@ -17,12 +17,12 @@ const MAX_NUMBERS: usize = 1 << 20;
 ///
 /// It gets one object: `prompt`, `completion`, `response` (the answer that the parser finds), `answer`, `info`, `task`,
 /// `example_id`, `trajectory_id`, `model`, `is_completed`, `is_truncated`, `stop_condition`, `error`, `num_turns`,
-/// `metrics` (of the functions before it), `usage`, `timing`, and beside these the columns of the dataset and the fields
-/// of the state. It writes one finite number. Over a group, it gets an array of such objects and writes an array of
-/// numbers.
+/// `metrics` (of the functions before it), `usage`, `timing`, and the columns of the dataset and the fields of the
+/// state. It writes one finite number. For a group, it gets an array of such objects and writes an array of numbers.
 ///
-/// There is no shell in between; the program has the environment variables of this process. A program that does not end in time, ends with an error or writes anything else scores
-/// 0, and the log shows the end of what it said to its standard error. What it leaves running is killed.
+/// It is started without a shell, with the environment variables of this process. A program that times out, fails or
+/// writes anything else scores 0, and the log shows the last lines of its standard error. Processes that it leaves
+/// running are killed.
 ///
 /// ```
 /// use rollout::model::{Rubric, rubric::Command};
@@ -33,62 +33,62 @@ const MAX_NUMBERS: usize = 1 << 20;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Command {
-    /// The program, then its arguments.
+    /// The program and its arguments.
     argv: Vec<OsString>,
     dir: Option<PathBuf>,
     timeout: Duration,
-    /// How many may run at once.
+    /// Limits how many run at once.
     slots: Arc<Semaphore>,
 }
 
-/// Why a program gave no score.
+/// Why a program returned no score.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// It cannot be started.
-    #[error("`{program}` does not start; is it installed, and executable?")]
+    #[error("cannot start `{program}`; is it installed and executable?")]
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Talking to it failed.
-    #[error("the program cannot be talked to")]
+    /// Communication with it failed.
+    #[error("cannot communicate with the program")]
     Talk(#[source] io::Error),
-    /// It ran out of time.
-    #[error("the program did not end within {}s{stderr}", after.as_secs_f64())]
+    /// It timed out.
+    #[error("the program timed out after {}s{stderr}", after.as_secs_f64())]
     Timeout {
-        /// How long that is.
+        /// The timeout.
         after: Duration,
-        /// What follows the message: the end of what it said.
+        /// The last lines of its standard error, as a suffix of the message.
         stderr: String,
     },
     /// It failed.
-    #[error("the program ended with {status}{stderr}")]
+    #[error("the program failed: {status}{stderr}")]
     Failed {
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What follows the message: the end of what it said.
+        /// The last lines of its standard error, as a suffix of the message.
         stderr: String,
     },
-    /// It wrote more than any score takes.
+    /// It wrote too much.
     #[error("the program wrote more than {0} bytes")]
     TooMuch(usize),
-    /// It wrote something else.
+    /// It wrote something that is not a score.
     #[error("the program wrote {output:?} instead of {wanted}{stderr}")]
     NoScore {
-        /// The start of what it wrote.
+        /// The start of its output.
         output: String,
-        /// What it should have written.
+        /// The expected output.
         wanted: &'static str,
-        /// What follows the message: the end of what it said.
+        /// The last lines of its standard error, as a suffix of the message.
         stderr: String,
     },
 }
 
 impl Command {
-    /// How long a program may take unless told otherwise.
+    /// The default timeout of a program.
     pub const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A program with its arguments.
@@ -108,20 +108,20 @@ impl Command {
         Self { dir: Some(dir.into()), ..self }
     }
 
-    /// Gives it so much time.
+    /// Sets its timeout.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// What the program makes of one rollout.
+    /// The score of one rollout.
     pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, CommandError> {
         let (output, said) = self.run(&scene.shown(), MAX_NUMBER).await?;
         let number = output.trim().parse().ok().filter(|number: &f64| number.is_finite());
         number.ok_or_else(|| no_score(&output, "a finite number", &said))
     }
 
-    /// What the program makes of a group.
+    /// The scores of a group.
     pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, CommandError> {
         let shown: Vec<_> = scenes.iter().map(Scene::shown).collect();
         let (output, said) = self.run(&shown, MAX_NUMBERS).await?;
@@ -129,7 +129,7 @@ impl Command {
     }
 
     async fn run(&self, input: &impl Serialize, limit: usize) -> Result<(String, Said), CommandError> {
-        let _slot = self.slots.acquire().await.expect("nobody closes the semaphore");
+        let _slot = self.slots.acquire().await.expect("the semaphore is never closed");
         let input = serde_json::to_vec(input).map_err(|error| CommandError::Talk(error.into()))?;
         let ran = run(&self.argv, self.dir.as_deref(), &input, limit, self.timeout).await;
         let (output, said) = ran.map_err(|error| match error {
@@ -148,7 +148,7 @@ impl Command {
 }
 
 impl Rubric {
-    /// Adds a program that scores each rollout. With a weight of 0 it only is a metric.
+    /// Adds a program that scores each rollout. With a weight of 0 it is only a metric.
     #[must_use]
     pub fn command(self, name: impl Into<String>, weight: f64, command: Command) -> Self {
         self.reward_later(name, weight, async move |scene| command.score(scene).await)

@@ -1,4 +1,4 @@
-//! A model that grades what another one said.
+//! A model that grades the response of another one.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::{Rubric, Scene};
 use crate::{Error, Model, parser::MaybeThink};
 
-/// Where a state keeps what judges said: an object by model, then by prompt.
+/// The field of a state with the replies of judges: an object by model, then by prompt.
 const REPLIES: &str = "judge_response";
-/// Where a state keeps why a judge said nothing.
+/// The field of a state with the error of a judge.
 const FAILURE: &str = "judge_error";
 
 const TEMPLATE: &str = "\
@@ -33,11 +33,11 @@ Response:
 
 Say \"yes\" if the response agrees with the ground truth, else \"no\". Say nothing but that one word.";
 
-/// A model that is asked whether a response is right.
+/// A model that decides whether a response is correct.
 ///
-/// The judge is shown the last message of the prompt, the right answer and the response as the parser finds it. It is
-/// asked once for each text: what it said is kept in the field `judge_response` of the state. If it cannot be asked, the
-/// field `judge_error` says why, and the score is 0.
+/// The judge gets the last message of the prompt, the correct answer and the response that the parser finds. It is
+/// asked once for each text: its reply is stored in the field `judge_response` of the state. If it fails, the field
+/// `judge_error` has the error, and the score is 0.
 #[derive(Debug, Clone)]
 pub struct Judge {
     model: Arc<Model>,
@@ -45,21 +45,21 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// The model to take where nobody says which.
+    /// The default model.
     pub const DEFAULT_MODEL: &str = "gpt-4.1-nano";
 
-    /// Asks this model.
+    /// Judges with this model.
     pub fn new(model: Arc<Model>) -> Self {
         Self { model, template: TEMPLATE.into() }
     }
 
-    /// Asks in other words. `{question}`, `{answer}` and `{response}` stand for what is judged.
+    /// Sets the prompt. `{question}`, `{answer}` and `{response}` are replaced by the texts to judge.
     #[must_use]
     pub fn template(self, template: impl Into<Arc<str>>) -> Self {
         Self { template: template.into(), ..self }
     }
 
-    /// What the judge says to a rollout, word for word. For scores other than yes and no.
+    /// The reply of the judge to a rollout, unchanged. For scores other than yes and no.
     pub async fn ask(&self, scene: &Scene<'_>) -> Result<String, Error> {
         let prompt = self.prompt(scene);
         let known = scene.state.fields.get(REPLIES).and_then(Value::as_object);
@@ -88,9 +88,9 @@ impl Judge {
 }
 
 impl Rubric {
-    /// Adds a judge: 1 if it says yes, 0 if it says anything else.
+    /// Adds a judge: 1 if it replies yes, 0 for any other reply.
     ///
-    /// The first of the words *yes* and *no* after the judge's thoughts counts.
+    /// The first of the words *yes* and *no* after the judge's reasoning counts.
     #[must_use]
     pub fn judge(self, name: impl Into<String>, weight: f64, judge: Judge) -> Self {
         self.reward_later(name, weight, async move |scene| {
@@ -105,7 +105,7 @@ fn says_yes(reply: &str) -> bool {
     words.find(|word| matches!(*word, "yes" | "no")) == Some("yes")
 }
 
-/// A template with its places filled in one pass, so that what is filled in is not taken for a place.
+/// Fills the placeholders of a template in one pass, so that inserted text is not searched for placeholders.
 fn filled(template: &str, places: &[(&str, &str)]) -> String {
     let mut text =
         String::with_capacity(template.len() + places.iter().map(|(_, value)| value.len()).sum::<usize>());
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_yes_or_no_after_the_thoughts_counts() {
+    fn the_first_yes_or_no_after_the_reasoning_counts() {
         for (reply, yes) in [
             ("yes", true),
             ("Yes.", true),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_not_filled_again() {
+    fn inserted_text_is_not_searched_for_placeholders() {
         let places = [("{answer}", "42"), ("{response}", "{answer} {")];
         assert_eq!(filled("a {x} {response}, {answer}{", &places), "a {x} {answer} {, 42{");
     }

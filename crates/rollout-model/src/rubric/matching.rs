@@ -1,26 +1,27 @@
-//! Comparing a model's answer with the right one.
+//! Compares a model's answer with the correct one.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Rubric, math};
 use crate::parser::boxed_or_all;
 
-/// How a model's answer is compared with the right one. Without a right answer, nothing is right.
+/// How a model's answer is compared with the correct one. Without a correct answer, every answer is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Match {
-    /// They are the same text but for space around it.
+    /// The texts are equal, except for surrounding space.
     Exact,
-    /// The right answer is somewhere in the model's.
+    /// The model's answer contains the correct one.
     Contains,
-    /// The last number of each is the same, to six digits.
+    /// The last numbers of both are equal, to six digits.
     Numeric,
-    /// They are the same mathematics, as [`math::equal`] sees it; of a text with a `\boxed{…}`, what the last one holds.
+    /// They are mathematically equal, according to [`math::equal`]. Of a text with `\boxed{…}`, the last box is
+    /// compared.
     Math,
 }
 
 impl Match {
-    /// Whether an answer is right.
+    /// Whether an answer is correct.
     ///
     /// ```
     /// use rollout::model::rubric::Match;
@@ -48,7 +49,7 @@ impl Match {
 }
 
 impl Rubric {
-    /// Adds a comparison with the right answer: 1 if it matches, else 0.
+    /// Adds a comparison with the correct answer: 1 if it matches, otherwise 0.
     #[must_use]
     pub fn matching(self, name: impl Into<String>, weight: f64, how: Match) -> Self {
         self.reward(name, weight, move |scene| how.is_right(&scene.parsed(), scene.answer))
@@ -70,7 +71,7 @@ fn last_number(text: &str) -> Option<f64> {
     };
     let number: f64 = digits.parse().ok()?;
     let before = text[..start].trim_end_matches(['$', '€', '£']);
-    // A dash between two numbers or words joins them; elsewhere it is a sign.
+    // A dash between two numbers or words joins them; otherwise it is a sign.
     let signed = before.strip_suffix(['-', '−']).is_some_and(|rest| !rest.ends_with(char::is_alphanumeric));
     Some(if signed { -number } else { number })
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_of_comparing_has_its_own_idea_of_right() {
+    fn each_kind_of_match_has_its_own_rules() {
         use Match::{Contains, Exact, Math, Numeric};
         for (how, response, answer, right) in [
             (Exact, "Paris\n", " Paris", true),

@@ -1,7 +1,7 @@
-//! How good a rollout was.
+//! Rubrics score rollouts.
 //!
-//! A [`Rubric`] is a list of functions, each with a weight. A function sees a [`Scene`] of a rollout and takes from it
-//! what it needs, by name:
+//! A [`Rubric`] is a list of functions, each with a weight. A function gets a [`Scene`] of a rollout and uses the parts
+//! that it needs:
 //!
 //! ```
 //! use rollout::model::{Rubric, rubric::Scene};
@@ -13,10 +13,11 @@
 //! assert!(!rubric.needs_group());
 //! ```
 //!
-//! What a function gives is a metric of the rollout; the reward is the sum of them by their weights. A function that
-//! fails, panics, or gives what is no finite number is logged and gives 0. Functions of one name add up.
+//! The value of a function is a metric of the rollout; the reward is their weighted sum. A function that fails, panics,
+//! or returns a number that is not finite is logged and counts as 0. Functions with the same name add up.
 //!
-//! [`Judge`] has a model grade, [`Command`] a program in any language; [`Match`] compares with the right answer.
+//! [`Judge`] grades with a model, [`Command`] with a program in any language; [`Match`] compares with the correct
+//! answer.
 
 mod command;
 mod judge;
@@ -41,7 +42,7 @@ use super::AsyncHook;
 use super::parser::{Boxed, Parser, Plain};
 use rollout_core::advantage::{Advantage, AdvantageEstimator};
 
-/// Weighs what its functions make of a rollout. Cheap to clone.
+/// Scores rollouts with weighted functions. Cheap to clone.
 #[derive(Clone)]
 pub struct Rubric {
     parser: Arc<dyn Parser>,
@@ -55,7 +56,7 @@ pub struct Rubric {
 struct Function {
     name: Arc<str>,
     weight: f64,
-    /// That of the rubric unless it came with another one.
+    /// The parser of the rubric, unless the function has its own.
     parser: Option<Arc<dyn Parser>>,
     kind: Kind,
 }
@@ -69,19 +70,19 @@ enum Kind {
 type Each = dyn for<'a> Fn(&'a Scene<'a>) -> BoxFuture<'a, Score> + Send + Sync;
 type Group = dyn for<'a> Fn(&'a [Scene<'a>]) -> BoxFuture<'a, Scores> + Send + Sync;
 
-/// Why a rubric cannot be used so.
+/// Why a rubric cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RubricError {
-    /// Functions over a group need the whole group.
+    /// A function scores a whole group.
     #[error(
-        "`{function}` scores a whole group, so no rollout is scored alone; turn `independent_scoring` off"
+        "`{function}` scores a whole group, so rollouts cannot be scored one by one; turn `independent_scoring` off"
     )]
     NeedsGroup {
-        /// One that does.
+        /// The name of such a function.
         function: String,
     },
-    /// Nothing says what is good.
-    #[error("the rubric has no functions; add one that tells how good a rollout is")]
+    /// There are no functions.
+    #[error("the rubric has no functions; add one that scores rollouts")]
     Empty,
 }
 
@@ -98,12 +99,12 @@ impl Default for Rubric {
 }
 
 impl Rubric {
-    /// A rubric without functions of its own. It counts turns and tool calls.
+    /// A rubric without functions. It counts turns and tool calls.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Compares the answer in the last `\boxed{…}` with the right one, as [`math::equal`] does.
+    /// Compares the answer in the last `\boxed{…}` with the correct one, with [`math::equal`].
     ///
     /// ```
     /// let rubric = rollout::model::Rubric::math();
@@ -113,25 +114,25 @@ impl Rubric {
         Self::new().parser(Boxed).matching("correct_answer", 1.0, Match::Math)
     }
 
-    /// Finds answers with this parser. Without one, they are the model's last message.
+    /// Sets the parser of answers. Without one, the answer is the model's last message.
     #[must_use]
     pub fn parser(self, parser: impl Parser + 'static) -> Self {
         self.shared_parser(Arc::new(parser))
     }
 
-    /// Finds answers with a parser that others use too.
+    /// Sets a parser of answers that is shared with others.
     #[must_use]
     pub fn shared_parser(self, parser: Arc<dyn Parser>) -> Self {
         Self { parser, ..self }
     }
 
-    /// Leaves out the counts of turns and tool calls, and the seconds spent on an environment.
+    /// Leaves out the counts of turns and tool calls, and the seconds spent in an environment.
     #[must_use]
     pub fn without_monitors(self) -> Self {
         Self { monitors: false, ..self }
     }
 
-    /// Computes advantages with this estimator: one that has a name, or one's own.
+    /// Sets the estimator of advantages: a named one, or your own.
     ///
     /// ```
     /// use rollout::model::{Advantage, Rubric};
@@ -145,7 +146,7 @@ impl Rubric {
         Self { estimator: Arc::new(estimator), ..self }
     }
 
-    /// Whether rollouts that failed or timed out count in the baseline of their group, and give samples.
+    /// Sets whether rollouts that failed or timed out count in the baseline of their group and give samples.
     #[must_use]
     pub fn include_errors(self, includes_errors: bool) -> Self {
         Self { includes_errors, ..self }
@@ -156,7 +157,7 @@ impl Rubric {
         (&*self.estimator, self.includes_errors)
     }
 
-    /// Adds a function that counts for the reward.
+    /// Adds a function that contributes to the reward.
     #[must_use]
     pub fn reward<S: IntoScore>(
         self,
@@ -167,7 +168,7 @@ impl Rubric {
         self.each(name.into(), weight, move |scene| Box::pin(ready(function(scene).into_score())))
     }
 
-    /// Adds a function that only is a metric.
+    /// Adds a function that is only a metric.
     #[must_use]
     pub fn metric<S: IntoScore>(
         self,
@@ -177,7 +178,7 @@ impl Rubric {
         self.reward(name, 0.0, function)
     }
 
-    /// Adds a function that takes time. With a weight of 0 it only is a metric.
+    /// Adds an async function. With a weight of 0 it is only a metric.
     ///
     /// ```
     /// use rollout::model::Rubric;
@@ -201,8 +202,8 @@ impl Rubric {
         })
     }
 
-    /// Adds a function over all rollouts of an example, with one score for each in their order. With a weight of 0 it
-    /// only is a metric.
+    /// Adds a function over all rollouts of an example, which returns one score for each, in order. With a weight of 0
+    /// it is only a metric.
     ///
     /// ```
     /// use rollout::model::Rubric;
@@ -224,7 +225,7 @@ impl Rubric {
         self.group(name.into(), weight, move |scenes| Box::pin(ready(function(scenes).into_scores())))
     }
 
-    /// Adds a function over all rollouts of an example that takes time.
+    /// Adds an async function over all rollouts of an example.
     #[must_use]
     pub fn group_reward_later<F, S: IntoScores + 'static>(
         self,
@@ -241,7 +242,7 @@ impl Rubric {
         })
     }
 
-    /// Adds the functions of another rubric, which keep their own parser. Rewards and metrics of one name add up.
+    /// Adds the functions of another rubric, which keep their own parser. Rewards and metrics of the same name add up.
     ///
     /// ```
     /// use rollout::model::Rubric;
@@ -259,17 +260,17 @@ impl Rubric {
         self
     }
 
-    /// Whether a rollout can only be scored with its group.
+    /// Whether rollouts must be scored with their group.
     pub fn needs_group(&self) -> bool {
         self.group_function().is_some()
     }
 
-    /// Whether there is anything to score by. The counts of turns and tool calls are nothing.
+    /// Whether there are no functions. The counts of turns and tool calls do not matter.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 
-    /// Refuses to score single rollouts where that is not possible.
+    /// Fails if single rollouts cannot be scored.
     pub fn check_alone(&self) -> Result<(), RubricError> {
         if let Some(function) = self.group_function() {
             return Err(RubricError::NeedsGroup { function: function.name.to_string() });

@@ -1,5 +1,5 @@
-//! What every rollout has as metrics: its turns, its tool calls where it has tools, and the seconds that it spent on
-//! its environment where it has one.
+//! Metrics of every rollout: its turns, its tool calls if it has tools, and the seconds spent in its environment if it
+//! has one.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use crate::{
     tool::container::{COMMAND_EXECUTION_TIME, READY_WAIT_TIME},
 };
 
-/// `num_turns`, with tools `total_tool_calls` and `<tool>_calls` of each, and with an environment
-/// `sandbox_ready_wait_time` and, once it was used, `sandbox_command_execution_time`.
+/// `num_turns`; with tools, `total_tool_calls` and `<tool>_calls` for each; with an environment,
+/// `sandbox_ready_wait_time` and, after it was used, `sandbox_command_execution_time`.
 pub(super) fn counts(state: &State) -> Vec<(String, f64)> {
     let mut counts = vec![("num_turns".to_owned(), state.trajectory.len() as f64)];
     counts.extend([READY_WAIT_TIME, COMMAND_EXECUTION_TIME].into_iter().filter_map(|name| {

@@ -1,4 +1,4 @@
-//! Python functions that score.
+//! Python functions as functions of a rubric.
 
 use std::time::Duration;
 
@@ -9,36 +9,37 @@ use crate::python::{Callable, PythonError, PythonFunction, PythonWorker, Takes, 
 
 /// A Python function that scores rollouts.
 ///
-/// It gets what it has parameters for, by name: `prompt`, `completion`, `response` (the answer that the parser finds),
-/// `answer`, `info` and whatever else a [`Command`](super::Command) gets; `state` is all of it. It may be `async`. Over
-/// a group each is a list with an item for each rollout, also under the plural of its name, and `states` has all.
+/// It gets the arguments that its parameters name: `prompt`, `completion`, `response` (the answer that the parser
+/// finds), `answer`, `info` and everything else that a [`Command`](super::Command) gets; `state` is all of it. It may
+/// be `async`. For a group, each argument is a list with one item per rollout, also available under its plural name,
+/// and `states` has all of it.
 #[derive(Debug, Clone)]
 pub struct PythonReward(Callable);
 
 impl PythonReward {
-    /// A function that a worker calls.
+    /// A function that is called by a worker.
     pub fn new(worker: &PythonWorker, function: PythonFunction) -> Self {
         Self(Callable::new(worker, function))
     }
 
-    /// Gives each call so much time.
+    /// Sets the timeout of each call.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self(self.0.timeout(timeout))
     }
 
-    /// Whether the function is there and can be called. Starts Python.
+    /// Checks that the function exists and can be called. Starts Python.
     pub async fn check(&self) -> Result<(), PythonError> {
         self.0.takes().await.map(drop)
     }
 
-    /// What the function makes of one rollout.
+    /// The score of one rollout.
     pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, PythonError> {
         let score = self.0.ask("score", scene.shown()).await?;
         score.as_f64().ok_or_else(|| odd(&self.0.function, &score, "a number"))
     }
 
-    /// What the function makes of a group.
+    /// The scores of a group.
     pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, PythonError> {
         let given = lists(scenes, self.0.takes().await?);
         let scores = self.0.call("score_group", given, Some(scenes.len())).await?;
@@ -48,7 +49,7 @@ impl PythonReward {
 }
 
 impl Rubric {
-    /// Adds a Python function that scores each rollout. With a weight of 0 it only is a metric.
+    /// Adds a Python function that scores each rollout. With a weight of 0 it is only a metric.
     #[must_use]
     pub fn python(self, name: impl Into<String>, weight: f64, reward: PythonReward) -> Self {
         self.reward_later(name, weight, async move |scene| reward.score(scene).await)
@@ -61,7 +62,7 @@ impl Rubric {
     }
 }
 
-/// What a function takes of a group, by name.
+/// The arguments of a function for a group, by name.
 fn lists(scenes: &[Scene<'_>], takes: &Takes) -> Map<String, Value> {
     let shown: Vec<Value> =
         scenes.iter().map(|scene| serde_json::to_value(scene.shown()).unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! What a function of a rubric sees of a rollout, and what it may give.
+//! The arguments and results of rubric functions.
 
 use std::{
     fmt,
@@ -12,21 +12,21 @@ use rollout_core::message::Message;
 
 static NO_INFO: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
-/// A rollout as the functions of a rubric see it. They take the parts that they need by name.
+/// A rollout in the form that functions of a rubric get.
 pub struct Scene<'a> {
-    /// The first messages.
+    /// The messages of the prompt.
     pub prompt: &'a [Arc<Message>],
-    /// What was said after them.
+    /// The messages after the prompt.
     pub completion: &'a [Arc<Message>],
-    /// The right answer; empty where there is none.
+    /// The correct answer; empty if there is none.
     pub answer: &'a str,
-    /// What else is known of the example.
+    /// Further data of the example.
     pub info: &'a Map<String, Value>,
-    /// What kind of task it is.
+    /// The kind of task.
     pub task: &'a str,
-    /// Everything. Its metrics are those of the functions before this one.
+    /// The whole state. Its metrics are those of the functions before this one.
     pub state: &'a State,
-    /// Finds the answer in what the model said.
+    /// Finds the answer in the model's messages.
     pub parser: &'a dyn Parser,
     notes: Mutex<Map<String, Value>>,
 }
@@ -46,19 +46,19 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The answer that the parser finds; empty where it finds none.
+    /// The answer that the parser finds; empty if there is none.
     pub fn parsed(&self) -> String {
         self.parser.parse_answer(self.completion).unwrap_or_default()
     }
 
-    /// The rollout as a program sees it.
+    /// The rollout in the form that programs get.
     pub(super) fn shown(&self) -> Shown<'_> {
         Shown { state: self.state, completion: self.completion, parser: self.parser, messages: None }
     }
 
-    /// Adds a field to the state when the function is done.
+    /// Adds a field to the state after the function returns.
     pub fn note(&self, name: impl Into<String>, value: impl Into<Value>) {
-        // A panic elsewhere cannot leave the map half changed.
+        // A panic elsewhere cannot leave the map in an inconsistent state.
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         notes.insert(name.into(), value.into());
     }
@@ -78,9 +78,9 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Score = Result<f64, BoxError>;
 pub(super) type Scores = Result<Vec<f64>, BoxError>;
 
-/// What a function of a rubric may give: a number, a yes or no for 1 or 0, or an error for 0.
+/// The result of a rubric function: a number, a boolean for 1 or 0, or an error for 0.
 pub trait IntoScore: Send {
-    /// The score, or why there is none.
+    /// The score, or the error.
     fn into_score(self) -> Result<f64, Box<dyn std::error::Error + Send + Sync>>;
 }
 
@@ -107,9 +107,9 @@ impl<S: IntoScore, E: Into<BoxError> + Send> IntoScore for Result<S, E> {
     }
 }
 
-/// What a function over a group may give: one score for each rollout, or an error for zeros.
+/// The result of a function over a group: one score per rollout, or an error for zeros.
 pub trait IntoScores: Send {
-    /// The scores, or why there are none.
+    /// The scores, or the error.
     fn into_scores(self) -> Result<Vec<f64>, Box<dyn std::error::Error + Send + Sync>>;
 }
 

@@ -1,8 +1,11 @@
-//! Scoring rollouts with a rubric, alone or as a group.
+//! Scores rollouts with a rubric, one by one or as a group.
 
 use std::{any::Any, future::Future, panic::AssertUnwindSafe, time::Instant};
 
-use futures_util::{FutureExt as _, future::join_all};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, join_all},
+};
 use serde_json::{Map, Value};
 
 use rollout_core::advantage::{GroupMember, group_advantages};
@@ -11,35 +14,45 @@ use super::{BoxError, Function, Kind, Rubric, RubricError, Scene, monitor};
 use crate::{Cause, Error, ErrorKind, State, parser::Parser};
 
 impl Rubric {
-    /// Scores a rollout by itself: sets reward, metrics and the time that scoring took. Without a group there is
-    /// nothing that it could have an advantage over.
+    /// Scores a single rollout: sets reward, metrics and the duration of scoring. There is no advantage without a
+    /// group.
     ///
-    /// Turns without a reward of their own get that of the rollout.
-    pub async fn score_rollout(&self, state: &mut State) -> Result<(), RubricError> {
-        self.check_alone()?;
-        self.score(std::slice::from_mut(state), &[]).await;
-        state.is_excluded = !self.includes_errors && state.is_cut_short();
-        Ok(())
+    /// Turns without a reward get that of the rollout.
+    pub fn score_rollout<'a>(&'a self, state: &'a mut State) -> BoxFuture<'a, Result<(), RubricError>> {
+        Box::pin(async move {
+            self.check_alone()?;
+            self.score(std::slice::from_mut(state), &[]).await;
+            state.is_excluded = !self.includes_errors && state.is_cut_short();
+            Ok(())
+        })
     }
 
-    /// Scores the rollouts of one example together: sets rewards, metrics, advantages and the time that scoring took,
+    /// Scores the rollouts of one example together: sets rewards, metrics, advantages and the duration of scoring,
     /// which is the same for all of them.
     ///
-    /// Functions go one after the other, each over all rollouts at once. Turns without a reward or advantage of their
-    /// own get those of the rollout.
+    /// Functions run one after the other, each on all rollouts at once. Turns without a reward or advantage get those
+    /// of the rollout.
     ///
-    /// A rollout that failed or timed out is scored, but is out of the baseline of the advantages and has none itself,
-    /// unless the rubric [includes errors](Self::include_errors).
-    pub async fn score_group(&self, states: &mut [State]) {
-        self.score(states, &[]).await;
-        self.set_advantages(states);
+    /// Rollouts that failed or timed out are scored, but excluded from the baseline and without an advantage, unless
+    /// the rubric [includes errors](Self::include_errors).
+    pub fn score_group<'a>(&'a self, states: &'a mut [State]) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.score(states, &[]).await;
+            self.set_advantages(states);
+        })
     }
 
-    /// Scores rollouts of which some were scored by an earlier run, as their metrics say. Functions over the group see
-    /// all of them. A function of a single rollout keeps the score that it gave then, where its metric has one name.
-    pub async fn score_resumed_group(&self, states: &mut [State], is_scored: &[bool]) {
-        self.score(states, is_scored).await;
-        self.set_advantages(states);
+    /// Scores rollouts when an earlier run has scored some of them, as their metrics show. Functions over the group get
+    /// all of them. A function of a single rollout keeps its earlier score, if only one function has its name.
+    pub fn score_resumed_group<'a>(
+        &'a self,
+        states: &'a mut [State],
+        is_scored: &'a [bool],
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.score(states, is_scored).await;
+            self.set_advantages(states);
+        })
     }
 
     fn set_advantages(&self, states: &mut [State]) {
@@ -62,14 +75,14 @@ impl Rubric {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a group has no advantages");
+                tracing::warn!(%error, "cannot compute the advantages of a group");
                 let error = Error::new(ErrorKind::Any, error.to_string());
                 states.iter_mut().for_each(|state| state.scoring_errors.push(error.clone()));
             }
         }
     }
 
-    /// Sets all but advantages. Some of the rollouts may be scored already.
+    /// Sets everything except advantages. Some of the rollouts may already be scored.
     async fn score(&self, states: &mut [State], is_scored: &[bool]) {
         let start = Instant::now();
         let is_scored = |place: usize| is_scored.get(place).copied().unwrap_or(false);
@@ -101,7 +114,7 @@ impl Rubric {
         }
         for (place, (state, reward)) in states.iter_mut().zip(&mut rewards).enumerate() {
             *reward = finite(*reward).unwrap_or_else(|| {
-                tracing::warn!(rollout = %state.trajectory_id, "the reward is no finite number; it counts as 0");
+                tracing::warn!(rollout = %state.trajectory_id, "the reward is not a finite number; it counts as 0");
                 0.0
             });
             state.reward = Some(*reward);
@@ -116,7 +129,7 @@ impl Rubric {
                 }
             }
         }
-        // What the rubric does not give, such as counts of turns, is kept of earlier runs: their turns may not be saved.
+        // Other metrics of earlier runs, such as counts of turns, are kept: the turns may not be saved.
         for (state, earlier) in states.iter_mut().zip(earlier) {
             let metrics = state.metrics.get_or_insert_default();
             earlier.into_iter().for_each(|(name, value)| _ = metrics.entry(name).or_insert(value));
@@ -137,7 +150,7 @@ struct Outcome {
 }
 
 impl Function {
-    /// What the function gives for each rollout, in their order. What it gave before is known of some.
+    /// The results of the function for each rollout, in order. Some are known from an earlier run.
     async fn outcomes(&self, states: &[State], parser: &dyn Parser, known: &[Option<f64>]) -> Vec<Outcome> {
         let scenes: Vec<Scene<'_>> = states.iter().map(|state| Scene::new(state, parser)).collect();
         let scores: Vec<Result<f64, Error>> = match &self.kind {
@@ -186,11 +199,11 @@ impl Function {
 
     fn checked(&self, scene: &Scene<'_>, score: Result<f64, BoxError>) -> Result<f64, Error> {
         score
-            .and_then(|score| finite(score).ok_or_else(|| format!("{score} is no finite number").into()))
+            .and_then(|score| finite(score).ok_or_else(|| format!("{score} is not a finite number").into()))
             .map_err(|error| self.failure(&scene.state.trajectory_id, &error))
     }
 
-    /// Logs a failure and makes it fit for a state. A key that was refused stays known as that.
+    /// Logs a failure and converts it for the state. A rejected key keeps its kind.
     fn failure(&self, rollout: &str, error: &BoxError) -> Error {
         let mut text = error.to_string();
         let mut next = error.source();
@@ -213,14 +226,14 @@ fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// Makes an error of a panic.
+/// Converts a panic to an error.
 async fn calmly<T>(future: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
-    // Nothing that the function could have left half done is looked at after a panic, except notes, which are whole.
+    // After a panic, only the notes are used, and they are consistent.
     AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panic_text(&*panic).into()))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("it panicked: {}", text.unwrap_or("for no stated reason"))
+    format!("it panicked: {}", text.unwrap_or("without a message"))
 }

@@ -11,33 +11,33 @@ use rollout_core::{
     response::{Response, ResponseTokens, RoutedExperts},
 };
 
-/// One turn: what the model was shown, and what it made of it.
+/// One turn: the prompt, and the model's response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrajectoryStep {
-    /// The messages that the model was shown.
+    /// The messages of the prompt.
     pub prompt: Messages,
-    /// What it said.
+    /// The messages of the model.
     pub completion: Messages,
-    /// Its response as the server gave it.
+    /// Its response, as returned by the client.
     pub response: Arc<Response>,
-    /// The tokens of the turn, where the server gives them.
+    /// The tokens of the turn, if the server returns them.
     pub tokens: Option<StepTokens>,
-    /// What the turn earned. The rollout's reward takes the place of none.
+    /// The reward of the turn. None is replaced by the reward of the rollout.
     pub reward: Option<f64>,
-    /// How much better than its group the turn was. The rollout's advantage takes the place of none.
+    /// The advantage of the turn. None is replaced by the advantage of the rollout.
     pub advantage: Option<f64>,
-    /// Whether the model was cut off.
+    /// Whether the response was cut off.
     #[serde(default)]
     pub is_truncated: bool,
-    /// The rollout that the turn is of.
+    /// The id of the rollout.
     pub trajectory_id: Arc<str>,
-    /// Whatever an interaction wants to keep with the turn.
+    /// Data that an interaction stores with the turn.
     #[serde(default)]
     pub extras: Map<String, Value>,
 }
 
 impl TrajectoryStep {
-    /// The turn of a rollout in which the model was shown `prompt` and gave `response`.
+    /// A turn in which the model answered `prompt` with `response`.
     pub fn new(state: &State, prompt: Messages, response: Response) -> Self {
         let tokens = response.tokens.clone().map(|tokens| StepTokens::new(tokens, state.model.max_seq_len));
         Self {
@@ -55,7 +55,7 @@ impl TrajectoryStep {
     }
 }
 
-/// The tokens of a turn. The masks are for the loss: 0 on what the model was shown, 1 on what it wrote.
+/// The tokens of a turn. The masks are for the loss: 0 for the prompt, 1 for the completion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepTokens {
     /// The prompt.
@@ -70,9 +70,9 @@ pub struct StepTokens {
     pub completion_logprobs: Vec<f64>,
     /// Whether the prompt alone was longer than the longest sequence.
     pub overlong_prompt: bool,
-    /// Whether prompt or completion were cut.
+    /// Whether the prompt or the completion was cut.
     pub is_truncated: bool,
-    /// The experts that each token went through, where the model has some.
+    /// The experts that processed each token, if the model has experts.
     pub routed_experts: Option<RoutedExperts>,
 }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_turn_is_read_back_as_it_was() {
+    fn a_saved_turn_is_read_back_unchanged() {
         let response = Response {
             id: "r1".into(),
             created: 1,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_hold_the_loss_to_what_the_model_wrote() {
+    fn masks_limit_the_loss_to_the_completion() {
         let tokens = cut(2, 3, None);
         assert_eq!((tokens.prompt_mask, tokens.completion_mask), (vec![0, 0], vec![1, 1, 1]));
     }

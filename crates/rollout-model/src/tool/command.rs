@@ -1,4 +1,4 @@
-//! Tools that are commands of this machine.
+//! Tools that run commands on this machine.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use async_trait::async_trait;
 use rollout_core::message::{Content, ToolDef};
 use serde_json::Value;
 
-/// What a command may print. Images are large; no text that a model can use is.
+/// The maximum output of a command. Images are large; useful texts are not.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
 
 const FAILED: &str = "CommandError";
 
-/// A tool that runs a command of this machine, outside of any environment.
+/// A tool that runs a command on this machine, outside of any environment.
 ///
-/// The command gets the arguments of the call as a JSON object on its standard input. What it prints is the result:
-/// text, or a JSON list of parts of type `text` and `image_url`. One that fails, or takes longer than `timeout`, is a
-/// failure of the tool; it ends with all that it started.
+/// The command gets the arguments of the call as a JSON object on its standard input. Its output is the result: text,
+/// or a JSON list of parts of type `text` and `image_url`. If it fails or times out, the tool fails. Processes that it
+/// started end with it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +30,7 @@ const FAILED: &str = "CommandError";
 ///
 /// let def = ToolDef {
 ///     name: "today".into(),
-///     description: "Tells the date.".into(),
+///     description: "Returns the date.".into(),
 ///     parameters: json!({"type": "object", "properties": {}}),
 ///     strict: None,
 /// };
@@ -74,16 +74,16 @@ impl Tool for Command {
 impl Command {
     fn failure(&self, error: RunError) -> ToolFailure {
         let (name, text) = match error {
-            // A command that cannot even start is no fault of the model.
+            // A command that cannot be started is not the fault of the model.
             RunError::Start(error) => {
                 let program = self.argv.first().map_or("", String::as_str);
-                (ErrorKind::Infra.as_str(), format!("the command `{program}` cannot be started: {error}"))
+                (ErrorKind::Infra.as_str(), format!("cannot start the command `{program}`: {error}"))
             }
-            RunError::Talk(error) => (FAILED, format!("the command cannot be listened to: {error}")),
+            RunError::Talk(error) => (FAILED, format!("cannot read the output of the command: {error}")),
             RunError::TooMuch => (FAILED, format!("the command printed more than {MAX_OUTPUT_BYTES} bytes")),
             RunError::Timeout(_) => {
                 let seconds = self.timeout.as_secs_f64();
-                ("TimeoutError", format!("the command still ran after {seconds} seconds"))
+                ("TimeoutError", format!("the command timed out after {seconds} seconds"))
             }
             RunError::Failed(status, said) => {
                 (FAILED, format!("the command failed: {status}{}", said.as_suffix()))

@@ -1,4 +1,4 @@
-//! Tools made of functions with typed arguments.
+//! Tools made from functions with typed arguments.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -14,8 +14,8 @@ use rollout_core::message::{Content, ToolDef};
 
 /// A tool that calls a function.
 ///
-/// The function takes one struct, whose fields are the arguments: the schema that the model is told is that of the
-/// struct, and doc comments of fields describe them.
+/// The function takes one struct, whose fields are the arguments. The model gets the schema of the struct, with the doc
+/// comments of its fields as descriptions.
 ///
 /// ```
 /// use rollout::model::{ToolUse, tool};
@@ -46,7 +46,7 @@ where
     })
 }
 
-/// A tool that calls a function which sees the state of the rollout, and may change it.
+/// A tool that calls a function which can read and change the state of the rollout.
 ///
 /// ```
 /// use rollout::model::tool;
@@ -115,8 +115,8 @@ where
     }
 }
 
-/// Reads the arguments of a call as the struct that they are to be.
+/// Deserializes the arguments of a call.
 pub(super) fn from_arguments<A: DeserializeOwned>(arguments: Arguments) -> Result<A, ToolFailure> {
     serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| ToolFailure::new("TypeError", format!("the arguments do not fit: {error}")))
+        .map_err(|error| ToolFailure::new("TypeError", format!("invalid arguments: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Arguments that a rollout gives to its tools, behind the model's back.
+//! Arguments of tools that are hidden from the model and filled in by the rollout.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::State;
 use crate::tool::{Arguments, Tool, ToolFailure, schema};
 use rollout_core::message::{Content, ToolDef};
 
-/// A tool does not have an argument that was to be hidden.
+/// A tool does not have an argument that is to be hidden.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the tool `{tool}` has no argument `{argument}` to hide")]
 pub struct UnknownArgument {
     /// The tool.
     pub tool: String,
-    /// The argument that it does not have.
+    /// The missing argument.
     pub argument: String,
 }
 
-/// The same tool without some of its arguments for the model. Each call gets them from `fill`, which sees the other
-/// arguments and the state of the rollout. What the model gives under a hidden name is dropped.
+/// The same tool, with some of its arguments hidden from the model. `fill` sets them for each call; it gets the other
+/// arguments and the state of the rollout. If the model sets a hidden argument, it is dropped.
 ///
 /// ```
 /// use rollout::model::tool;
@@ -32,7 +32,7 @@ pub struct UnknownArgument {
 ///     sql: String,
 /// }
 ///
-/// let query = tool::function("query", "Asks the database.", async |query: Query| {
+/// let query = tool::function("query", "Queries the database.", async |query: Query| {
 ///     format!("{} in {}", query.sql, query.session)
 /// });
 /// let query = tool::hide(query, &["session"], |arguments, state| {

@@ -1,7 +1,7 @@
 //! Tools of MCP servers.
 //!
-//! A server is started, or connected to, once, and serves all rollouts that use its tools: calls of different
-//! rollouts run side by side, and a server that keeps something between calls keeps it for all of them.
+//! A server is started, or connected to, once, and serves all rollouts that use its tools: calls of different rollouts
+//! run concurrently, and the state of a server is shared by all of them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
@@ -28,28 +29,28 @@ use crate::{
 };
 use rollout_core::message::{Content, ToolDef};
 
-/// How long a server may take to start and to name its tools.
+/// The timeout for starting a server and listing its tools.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a call may take.
+/// The timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What model servers take as the name of a tool.
+/// The longest tool name that model servers accept.
 const MAX_NAME_CHARS: usize = 64;
 
-/// How a server is reached.
+/// How to reach a server.
 #[derive(Clone)]
 pub enum McpTransport {
-    /// A process that is started, and speaks on its standard input and output.
+    /// A process that is started, and communicates on its standard input and output.
     Command {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// Variables beside those of this process.
+        /// Variables in addition to those of this process.
         env: Vec<(String, String)>,
-        /// Where it runs; where this process does, when absent.
+        /// Its working directory; that of this process if absent.
         directory: Option<PathBuf>,
     },
-    /// A server that is there.
+    /// A running server.
     Http {
         /// Its URL.
         url: String,
@@ -59,7 +60,7 @@ pub enum McpTransport {
 }
 
 impl McpTransport {
-    /// What it is called in messages: values of variables and headers may be secret, and so may URLs.
+    /// Its name in messages: values of variables and headers may be secret, and so may URLs.
     fn label(&self) -> String {
         match self {
             Self::Command { argv, .. } => argv.first().cloned().unwrap_or_default(),
@@ -80,90 +81,93 @@ impl fmt::Debug for McpTransport {
     }
 }
 
-/// Why a server gives no tools.
+/// Why the tools of a server are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum McpError {
     /// Its program cannot be started.
-    #[error("the MCP server `{server}` cannot be started")]
+    #[error("cannot start the MCP server `{server}`")]
     Spawn {
         /// The program.
         server: String,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// A header is none.
-    #[error("`{0}` and its value are not a header that HTTP takes")]
+    /// A header is invalid.
+    #[error("invalid header `{0}` or value")]
     Header(String),
-    /// No client for HTTP could be made.
-    #[error("no connection to MCP servers can be made")]
+    /// The HTTP client cannot be set up.
+    #[error("cannot set up the HTTP client for MCP servers")]
     Http(#[source] reqwest::Error),
-    /// It does not speak the protocol.
-    #[error("the MCP server `{server}` does not answer as one{said}")]
+    /// The initialization failed.
+    #[error("cannot initialize the MCP server `{server}`{said}")]
     Start {
         /// The server.
         server: String,
-        /// What it wrote to its standard error, on lines of its own.
+        /// Its standard error, on separate lines.
         said: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<ClientInitializeError>,
     },
-    /// It does not name its tools.
-    #[error("the MCP server `{server}` does not name its tools{said}")]
+    /// The list of tools failed.
+    #[error("cannot list the tools of the MCP server `{server}`{said}")]
     List {
         /// The server.
         server: String,
-        /// What it wrote to its standard error, on lines of its own.
+        /// Its standard error, on separate lines.
         said: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<ServiceError>,
     },
-    /// It is not there in time.
+    /// It timed out.
     #[error("the MCP server `{server}` did not start within {} seconds{said}", START_TIMEOUT.as_secs())]
     Timeout {
         /// The server.
         server: String,
-        /// What it wrote to its standard error, on lines of its own.
+        /// Its standard error, on separate lines.
         said: String,
     },
 }
 
 /// A connection to a server. Its process, if it has one, ends with the last clone and the last of its tools, or when
-/// it is [closed](Self::close).
+/// the connection is [closed](Self::close).
 #[derive(Clone)]
 pub struct McpServer(Arc<Connection>);
 
 struct Connection {
     label: String,
     service: RunningService<RoleClient, ()>,
-    /// None for a server that is not ours, and after it was closed.
+    /// None for a server that this process did not start, and after it was closed.
     process: Mutex<Option<Process>>,
     said: Option<Said>,
     tools: Vec<rmcp::model::Tool>,
 }
 
 impl McpServer {
-    /// Starts a server, or connects to one, and asks for its tools.
-    pub async fn connect(transport: &McpTransport) -> Result<Self, McpError> {
-        let label = transport.label();
-        match transport {
-            McpTransport::Command { argv, env, directory } => {
-                let spawned = Process::spawn(argv, env, directory.as_deref());
-                let (process, stdout, stdin) =
-                    spawned.map_err(|source| McpError::Spawn { server: label.clone(), source })?;
-                Self::serve(label, ().serve((stdout, stdin)), Some(process)).await
+    /// Starts a server, or connects to one, and lists its tools.
+    pub fn connect(transport: &McpTransport) -> BoxFuture<'_, Result<Self, McpError>> {
+        Box::pin(async move {
+            let label = transport.label();
+            match transport {
+                McpTransport::Command { argv, env, directory } => {
+                    let spawned = Process::spawn(argv, env, directory.as_deref());
+                    let (process, stdout, stdin) =
+                        spawned.map_err(|source| McpError::Spawn { server: label.clone(), source })?;
+                    Self::serve(label, ().serve((stdout, stdin)), Some(process)).await
+                }
+                McpTransport::Http { url, headers } => {
+                    let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+                    config.custom_headers = parse_headers(headers)?;
+                    // No pooling: a connection reused after a stream stalls. No redirects: no other host may see the
+                    // headers.
+                    let client = reqwest::Client::builder()
+                        .pool_max_idle_per_host(0)
+                        .redirect(reqwest::redirect::Policy::none());
+                    let client = client.build().map_err(McpError::Http)?;
+                    let transport = StreamableHttpClientTransport::with_client(client, config);
+                    Self::serve(label, ().serve(transport), None).await
+                }
             }
-            McpTransport::Http { url, headers } => {
-                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-                config.custom_headers = parse_headers(headers)?;
-                // A connection that is used again after a stream stalls, and no other host is to see the headers.
-                let client = reqwest::Client::builder()
-                    .pool_max_idle_per_host(0)
-                    .redirect(reqwest::redirect::Policy::none());
-                let client = client.build().map_err(McpError::Http)?;
-                let transport = StreamableHttpClientTransport::with_client(client, config);
-                Self::serve(label, ().serve(transport), None).await
-            }
-        }
+        })
     }
 
     async fn serve(
@@ -196,8 +200,8 @@ impl McpServer {
         })
     }
 
-    /// Its tools. One whose name is among `taken` gets the name of the server before its own, or else a number after
-    /// it; and characters that model servers refuse in names become `_`.
+    /// Its tools. If a name is among `taken`, the name of the server is put before it, or a number after it. Characters
+    /// that model servers reject become `_`.
     pub fn tools(&self, taken: &[&str]) -> Vec<Arc<dyn Tool>> {
         let mut taken: HashSet<String> = taken.iter().map(|name| (*name).to_owned()).collect();
         let info = self.0.service.peer_info();
@@ -212,23 +216,29 @@ impl McpServer {
         tools.collect()
     }
 
-    /// What it says of its tools, under its own names for them.
+    /// The definitions of its tools, under the server's names.
     pub fn definitions(&self) -> Vec<ToolDef> {
         self.0.tools.iter().map(definition).collect()
     }
 
-    /// Calls a tool by the server's own name for it, for no rollout in particular.
-    pub async fn call(&self, tool: &str, arguments: Arguments) -> Result<Content, ToolFailure> {
-        self.0.call(tool, arguments).await
+    /// Calls a tool under the server's name, independent of a rollout.
+    pub fn call<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: Arguments,
+    ) -> BoxFuture<'a, Result<Content, ToolFailure>> {
+        Box::pin(async move { self.0.call(tool, arguments).await })
     }
 
-    /// Ends the connection for all its tools, and the server's process with all that it started.
-    pub async fn close(&self) {
-        self.0.service.cancellation_token().cancel();
-        let process = self.0.process.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(process) = process {
-            process.end().await;
-        }
+    /// Closes the connection for all its tools, and ends the server's process with its descendants.
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.0.service.cancellation_token().cancel();
+            let process = self.0.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(process) = process {
+                process.end().await;
+            }
+        })
     }
 }
 
@@ -279,7 +289,7 @@ fn free_name(name: &str, server: &str, taken: &HashSet<String>) -> String {
 
 struct McpTool {
     def: ToolDef,
-    /// The server's name for it.
+    /// The name on the server.
     name: String,
     connection: Arc<Connection>,
 }
@@ -303,16 +313,16 @@ impl Connection {
             Ok(Err(ServiceError::McpError(error))) => Err(ToolFailure::new("McpError", error.message)),
             Ok(Err(error)) => Err(self.lost(&error)),
             Err(_) => {
-                let text = format!("the tool did not answer within {} seconds", CALL_TIMEOUT.as_secs());
+                let text = format!("the tool timed out after {} seconds", CALL_TIMEOUT.as_secs());
                 Err(ToolFailure::new("TimeoutError", text))
             }
         }
     }
 
-    /// The server is no longer there, or no longer makes sense: no call can do better.
+    /// The connection to the server is lost: every other call would fail too.
     fn lost(&self, error: &ServiceError) -> ToolFailure {
         let said = self.said.as_ref().map(Said::as_suffix).unwrap_or_default();
-        let text = format!("the MCP server `{}` is gone: {error}{said}", self.label);
+        let text = format!("lost the connection to the MCP server `{}`: {error}{said}", self.label);
         ToolFailure::new(ErrorKind::Infra.as_str(), text)
     }
 }
@@ -329,7 +339,7 @@ fn content(result: CallToolResult) -> Result<Content, ToolFailure> {
     Ok(content)
 }
 
-/// Text if there is nothing else, because not every model server takes parts from tools.
+/// Text if there is nothing else, because not every model server accepts parts from tools.
 fn of_blocks(blocks: Vec<ContentBlock>) -> Content {
     let parts: Vec<Value> = blocks.into_iter().map(part).collect();
     let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
@@ -357,7 +367,7 @@ mod tests {
     use crate::tool::mcp::*;
 
     #[test]
-    fn names_are_made_to_fit_and_to_differ() {
+    fn names_are_made_valid_and_unique() {
         let taken = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
         assert_eq!(free_name("files/read it", "disk", &taken(&[])), "files_read_it");
         assert_eq!(free_name("read", "disk", &taken(&["read"])), "disk_read");

@@ -1,7 +1,7 @@
 //! Tools that a model can call.
 //!
-//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout,
-//! [`command()`] of a command, and [`python()`] of a Python function; [`container`] has those that work inside an
+//! [`function`] makes a tool from a function with typed arguments, [`stateful`] from one that gets the rollout,
+//! [`command()`] from a command, and [`python()`] from a Python function. [`container`] has tools inside an
 //! environment, and [`mcp`] those of MCP servers. Anything else implements [`Tool`].
 
 mod command;
@@ -34,19 +34,19 @@ pub use python::{python, python_as};
 /// The arguments of a call, by name.
 pub type Arguments = Map<String, Value>;
 
-/// Something that a model can call.
+/// A tool that a model can call.
 #[async_trait]
 pub trait Tool: Send + Sync {
-    /// What the model is told of it.
+    /// The definition that the model gets.
     fn def(&self) -> &ToolDef;
 
-    /// Does what the model asks for. The state is that of the rollout whose model asks.
+    /// Runs a call. The state is that of the rollout whose model calls.
     async fn call(&self, arguments: Arguments, state: &mut State) -> Result<Content, ToolFailure>;
 }
 
-/// Why a call gave nothing.
+/// The failure of a call.
 ///
-/// Every error of the standard kind turns into one, so `?` works in tools. An [`Error`] keeps its kind.
+/// Every standard error converts to one, so `?` works in tools. An [`Error`] keeps its kind.
 ///
 /// ```
 /// use rollout::model::tool::ToolFailure;
@@ -58,15 +58,15 @@ pub trait Tool: Send + Sync {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFailure {
-    /// The name of what went wrong, for chains of errors and for [`StopError`](crate::StopError).
+    /// The name of the failure, for chains of errors and for [`StopError`](crate::StopError).
     pub name: String,
-    /// What the model is told.
+    /// The message that the model gets.
     pub message: String,
-    /// The kind of error that it is, if it is one of those: by its name, or that of the [`Error`] it was made of.
+    /// The kind of error with this name, if there is one, or the kind of the [`Error`] that it was converted from.
     pub kind: Option<ErrorKind>,
 }
 
-/// The name of the failure of an environment that the model's own commands ended.
+/// The name of the failure if the model's own commands ended the environment.
 pub(crate) const ENVIRONMENT_ENDED: &str = "EnvironmentEnded";
 
 impl ToolFailure {
@@ -76,7 +76,7 @@ impl ToolFailure {
         Self { kind: ErrorKind::named(&name), name, message: message.into() }
     }
 
-    /// The failure of something around the tool, which the tool can do nothing about.
+    /// A failure of the infrastructure, which the tool cannot fix.
     pub(crate) fn sandbox(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Sandbox.as_str(), message)
     }
@@ -86,8 +86,8 @@ impl ToolFailure {
         Self::new(ENVIRONMENT_ENDED, message)
     }
 
-    /// The error of a rollout that this failure ends. What broke around the tool stays an error of that kind, so that
-    /// the rollout is tried again, and so does a kind of one's own; all else is one of the tool.
+    /// The error of a rollout that this failure ends. Infrastructure failures and custom kinds keep their kind, so that
+    /// the rollout is retried if needed; all others are errors of the tool.
     pub(super) fn into_error(self, kind: ErrorKind, tool: &str) -> Error {
         match self.kind {
             Some(own) if own.is(ErrorKind::Infra) || own.is_counted() => {
@@ -95,7 +95,7 @@ impl ToolFailure {
             }
             _ => {
                 let text = match kind {
-                    ErrorKind::ToolParse => format!("the arguments of `{tool}` cannot be read"),
+                    ErrorKind::ToolParse => format!("malformed arguments of `{tool}`"),
                     _ => format!("the tool `{tool}` failed"),
                 };
                 Error::new(kind, text).because(Cause::new(self.name, self.message))
@@ -122,12 +122,12 @@ impl<E: StdError + 'static> From<E> for ToolFailure {
     }
 }
 
-/// What a tool can give: text, numbers, JSON, [`Content`], nothing, or one of those unless it fails.
+/// The results of tools: text, numbers, JSON, [`Content`], nothing, or a `Result` of those.
 ///
 /// A JSON list is kept as parts of a message if each item is a part of type `text` or `image_url`. All other JSON
 /// becomes text.
 pub trait ToolOutput {
-    /// What the model is told.
+    /// The content that the model gets.
     fn into_content(self) -> Result<Content, ToolFailure>;
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_broke_around_a_tool_stays_an_error_of_its_kind() {
+    fn infrastructure_failures_of_tools_keep_their_kind() {
         let lost = ToolFailure::sandbox("it is gone").into_error(ErrorKind::ToolCall, "bash");
         assert!(lost.kind.is_retried());
         assert_eq!(lost.chain(), "SandboxError");

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 /// A tool that is a Python function.
 ///
-/// The model knows it by its name, its signature and its docstring, in which `Args:` describes the arguments. It gets
-/// the arguments by name. What it returns is the result: a text, a list of parts of type `text` and `image_url`, or
-/// anything else, as JSON where it can be. An exception is a failure of the tool, and the model is shown its message.
+/// The model gets its name, its signature and its docstring, in which `Args:` describes the arguments. The function
+/// gets the arguments by name. Its return value is the result: a text, a list of parts of type `text` and `image_url`,
+/// or anything else, as JSON if possible. An exception is a failure of the tool, and the model gets its message.
 pub async fn python(
     worker: &PythonWorker,
     function: PythonFunction,
@@ -25,7 +25,7 @@ pub async fn python(
     Ok(python_as(worker, function, timeout, def))
 }
 
-/// The same under another description.
+/// The same with another description.
 pub fn python_as(
     worker: &PythonWorker,
     function: PythonFunction,
@@ -64,7 +64,7 @@ fn failure(error: PythonError) -> ToolFailure {
             ToolFailure::new(kind.clone(), kind)
         }
         PythonError::Raised { kind, message, .. } => ToolFailure::new(kind, message),
-        // Where there is no Python, or none any more, the model can do nothing about it.
+        // The model cannot fix a missing or ended Python process.
         PythonError::Start { .. } | PythonError::Ended { .. } => {
             ToolFailure::new(ErrorKind::Infra.as_str(), error.to_string())
         }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-/// The schema of a struct of arguments, without what only a person reads, and closed to arguments that it does not
-/// name, as servers that hold a model to a schema want it.
+/// The schema of a struct of arguments, without texts for people, and without additional properties, as servers with
+/// strict schemas require.
 pub(super) fn of<A: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -14,7 +14,7 @@ pub(super) fn of<A: JsonSchema>() -> Value {
     tidy(&mut schema);
     if let Value::Object(root) = &mut schema {
         root.remove("$schema");
-        // The doc comment of the struct is about the code; the tool has a description of its own.
+        // The doc comment of the struct is about the code; the tool has its own description.
         root.remove("description");
         root.entry("type").or_insert_with(|| json!("object"));
         root.entry("properties").or_insert_with(|| json!({}));
@@ -26,11 +26,11 @@ pub(super) fn of<A: JsonSchema>() -> Value {
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
-            // As a keyword a title is text; a property of that name has a schema.
+            // As a keyword, `title` is text; a property of that name has a schema.
             if object.get("title").is_some_and(Value::is_string) {
                 object.remove("title");
             }
-            // `int64` and its like are formats of OpenAPI that strict servers refuse.
+            // `int64` and similar formats of OpenAPI are rejected by strict servers.
             let numeric = object.get("type").is_some_and(names_a_number);
             if numeric && object.get("format").is_some_and(Value::is_string) {
                 object.remove("format");
@@ -55,10 +55,10 @@ fn names_a_number(kind: &Value) -> bool {
     }
 }
 
-/// Takes a property out, with the definitions that nothing else refers to. False if there is none of that name.
+/// Removes a property, with the definitions that nothing else refers to. False if it does not exist.
 pub(super) fn remove_property(schema: &mut Value, name: &str) -> bool {
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return false };
-    // The order of the others is what the model reads.
+    // The model sees the order of the others.
     if properties.shift_remove(name).is_none() {
         return false;
     }
@@ -89,7 +89,7 @@ fn remove_orphans(schema: &mut Value, place: &str) {
     }
 }
 
-/// The definitions that a value refers to, and those that these refer to in turn.
+/// The definitions that a value refers to, directly or indirectly.
 fn collect(value: &Value, prefix: &str, definitions: &Map<String, Value>, wanted: &mut HashSet<String>) {
     match value {
         Value::Object(object) => {
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn a_schema_has_no_titles_or_formats_and_is_closed() {
         #[derive(Deserialize, JsonSchema)]
-        #[expect(dead_code, reason = "only the schema is looked at")]
+        #[expect(dead_code, reason = "only the schema is used")]
         struct Point {
             x: f64,
         }
         /// For the reader of the code.
         #[derive(Deserialize, JsonSchema)]
-        #[expect(dead_code, reason = "only the schema is looked at")]
+        #[expect(dead_code, reason = "only the schema is used")]
         struct Arguments {
             /// Where to go.
             target: Point,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_go_with_the_last_property_that_needs_them() {
+    fn definitions_are_removed_with_the_last_property_that_needs_them() {
         let mut schema = json!({
             "type": "object",
             "properties": {

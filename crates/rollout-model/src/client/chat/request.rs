@@ -1,4 +1,4 @@
-//! A request, written straight from the conversation.
+//! A chat completion request, serialized directly from the conversation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::{Model, client::Habits};
 use rollout_core::message::{Message, Role, ToolCall, ToolDef};
 
-/// What is asked, by reference.
+/// The parts of a request, borrowed.
 pub(in crate::client) struct Request<'a> {
     pub(in crate::client) model: &'a Model,
     pub(in crate::client) messages: &'a [Arc<Message>],
@@ -20,23 +20,23 @@ pub(in crate::client) struct Request<'a> {
     pub(in crate::client) stream: bool,
     pub(in crate::client) token_ids: bool,
     pub(in crate::client) habits: Habits,
-    /// The tokens of the prompt, for servers that take them in the place of the messages.
+    /// The tokens of the prompt, for servers that accept them instead of messages.
     pub(in crate::client) tokens: Option<&'a [u32]>,
 }
 
-/// A conversation as requests have it.
+/// A conversation in the form of a request.
 pub(in crate::client) fn messages_value(messages: &[Arc<Message>], habits: Habits) -> Value {
     json!(Conversation { messages, reasoning: habits.reasoning() })
 }
 
-/// Tools as requests have them.
+/// Tools in the form of a request.
 pub(in crate::client) fn tools_value(tools: &[ToolDef]) -> Value {
     json!(Tools(tools))
 }
 
 impl Serialize for Request<'_> {
-    /// Later layers take the place of earlier ones: what this client asks for, the sampling arguments, the extra
-    /// body of the client, and an `extra_body` among the sampling arguments. No field is written twice.
+    /// Later layers replace earlier ones: the fields of this client, the sampling arguments, the extra body of the
+    /// client, and an `extra_body` among the sampling arguments. No field is written twice.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let sampling = &self.model.sampling;
         let nothing = Map::new();
@@ -59,7 +59,7 @@ impl Serialize for Request<'_> {
             body.serialize_entry("tools", &Tools(self.tools))?;
         }
         for (key, value) in sampling {
-            // Both names of the limit are one field, and the newer one goes before the older one.
+            // Both names of the limit are one field. The newer name takes precedence.
             let key = match key.as_str() {
                 "max_tokens" if sampling.get("max_completion_tokens").is_some_and(|v| !v.is_null()) => {
                     continue;
@@ -121,7 +121,7 @@ struct Wire<'a> {
 impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let message = self.message;
-        // Text without a speaker is only known to records.
+        // Text without a role appears only in records.
         let role = if message.role == Role::Text { Role::User.as_str() } else { message.role.as_str() };
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("role", role)?;

@@ -1,4 +1,4 @@
-//! A response, whether it came whole or in pieces.
+//! A chat completion response, whole or streamed.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use crate::{
     client::{
         exchange::Answer,
         lenient::Number,
-        tokens::{Logprobs, Told},
+        tokens::{Logprobs, TokenFields},
     },
 };
 use rollout_core::{
@@ -17,7 +17,7 @@ use rollout_core::{
     response::{FinishReason, Response, TokenUsage},
 };
 
-/// A response as the server writes it.
+/// A response in the form of the server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::client) struct Completion {
@@ -27,7 +27,7 @@ pub(in crate::client) struct Completion {
     pub(super) choices: Option<Vec<Choice>>,
     pub(super) usage: Option<Usage>,
     pub(super) prompt_token_ids: Option<Vec<Number>>,
-    /// Some servers answer with an error though their status says that all is well.
+    /// Some servers return an error with a success status.
     pub(super) error: Option<Value>,
     #[serde(flatten)]
     pub(super) extra: Map<String, Value>,
@@ -69,7 +69,7 @@ pub(super) struct Usage {
     total_tokens: Number,
     prompt_tokens_details: Option<PromptDetails>,
     completion_tokens_details: Option<CompletionDetails>,
-    /// Where DeepSeek puts what came from its cache.
+    /// Where DeepSeek reports cached tokens.
     prompt_cache_hit_tokens: Number,
     cost: Number,
 }
@@ -88,7 +88,7 @@ struct CompletionDetails {
 }
 
 impl Usage {
-    /// The same with disjoint counts of the prompt.
+    /// The same with separate counts for the parts of the prompt.
     fn normalised(&self) -> TokenUsage {
         let prompt = self.prompt_tokens.count();
         let mut completion = self.completion_tokens.count();
@@ -98,7 +98,7 @@ impl Usage {
         let written = details.map_or(0, |details| details.cache_write_tokens.count()).min(prompt - cached);
         let reasoning =
             self.completion_tokens_details.as_ref().map_or(0, |details| details.reasoning_tokens.count());
-        // Some servers count reasoning beside the completion, which only the total tells.
+        // Some servers do not count reasoning as part of the completion. Only the total shows this.
         if reasoning > 0
             && self.total_tokens.count() == prompt.saturating_add(completion).saturating_add(reasoning)
         {
@@ -132,33 +132,30 @@ impl Answer for Completion {
         }
     }
 
-    /// There has to be exactly one choice, and it has to say something.
+    /// There must be exactly one choice, and it must not be empty.
     fn into_response(self, asked: &str) -> Result<Response, Error> {
         let mut choices = self.choices.unwrap_or_default();
         let (Some(choice), true) = (choices.pop(), choices.is_empty()) else {
-            let count = if choices.is_empty() {
-                "no choice".to_owned()
-            } else {
-                format!("{} choices", choices.len() + 1)
-            };
+            let count =
+                if choices.is_empty() { "none".to_owned() } else { format!("{} choices", choices.len() + 1) };
             return Err(Error::new(
                 ErrorKind::InvalidModelResponse,
-                format!("the response has {count} where one was asked for"),
+                format!("expected one choice, found {count}"),
             ));
         };
         let said = choice.message.unwrap_or_default();
         let usage = self.usage.as_ref().map(Usage::normalised);
-        let told = Told {
+        let fields = TokenFields {
             prompt: self.prompt_token_ids.or(choice.prompt_token_ids).or(said.prompt_token_ids),
             completion: choice.token_ids.or(said.completion_token_ids),
             routed_experts: choice.routed_experts,
         };
-        let tokens = told.with(choice.logprobs.as_ref());
+        let tokens = fields.with(choice.logprobs.as_ref());
 
         let mut extra = self.extra;
         extra.retain(|key, value| key != "object" && !value.is_null());
         extra.extend(choice.extra.into_iter().filter(|(key, value)| key != "index" && !value.is_null()));
-        // With all tokens there, the probabilities are with them.
+        // With complete tokens, the probabilities are stored there.
         if tokens.is_none()
             && let Some(logprobs @ Logprobs { content: Some(_) }) = &choice.logprobs
             && let Ok(logprobs) = serde_json::to_value(logprobs)
@@ -173,7 +170,7 @@ impl Answer for Completion {
             return Err(Error::new(
                 ErrorKind::EmptyModelResponse,
                 format!(
-                    "the model said nothing: no text, no tool call, no reasoning (finish reason: {reason})"
+                    "the response is empty: no text, no tool call, no reasoning (finish reason: {reason})"
                 ),
             ));
         }
@@ -196,7 +193,7 @@ impl Answer for Completion {
 impl Said {
     fn into_message(self) -> Message {
         let mut extra = self.extra;
-        // The model's server says so with every field that it knows and did not need.
+        // Servers send null for every field that they support and do not use.
         extra.retain(|key, value| {
             let is_empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
             key != "role" && !is_empty
@@ -218,7 +215,7 @@ impl Said {
             .or_else(|| reasoning_of_details(extra.get("reasoning_details")?));
         let mut tool_calls = self.tool_calls.unwrap_or_default();
         for call in tool_calls.iter_mut().filter(|call| call.id.is_empty()) {
-            // Answers name their call, so each needs a name of its own.
+            // Tool results refer to their call by id, so each call needs a unique one.
             call.id = format!("call_{:016x}", fastrand::u64(..));
         }
         Message {
@@ -233,7 +230,7 @@ impl Said {
     }
 }
 
-/// The words of OpenRouter's list of thoughts. Encrypted ones have none.
+/// The text of OpenRouter's list of reasoning items. Encrypted items have none.
 fn reasoning_of_details(details: &Value) -> Option<String> {
     let words =
         |detail: &Value| Some(detail.get("text").or_else(|| detail.get("summary"))?.as_str()?.to_owned());

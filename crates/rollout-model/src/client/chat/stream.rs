@@ -1,4 +1,4 @@
-//! A response that comes in pieces, put together to what it would have been whole.
+//! Assembles a streamed response into the form of a whole one.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,11 +13,11 @@ use rollout_core::{
     response::FinishReason,
 };
 
-/// The response as far as it came.
+/// The part of the response that has arrived.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Assembly {
     completion: Completion,
-    /// Choices beside the first. There should be none.
+    /// More than one choice arrived. There should be only one.
     others: bool,
     choice: Option<Choice>,
     said: Said,
@@ -115,7 +115,7 @@ impl Pieces for Assembly {
         let mut choices = Vec::new();
         if let Some(mut choice) = self.choice {
             let mut said = self.said;
-            // Streams open with an empty text, whatever comes after it.
+            // Streams start with an empty text, whatever follows.
             said.content = self.text.filter(|text| !text.is_empty()).map(Content::Text).or(said.content);
             said.reasoning = self.reasoning.map(Value::String);
             said.reasoning_content = self.reasoning_content.map(Value::String);
@@ -168,7 +168,7 @@ impl Assembly {
         }
     }
 
-    /// Adds a piece of a tool call. Servers tell the calls apart by an index, by an id, or by both; some give every
+    /// Adds a piece of a tool call. Servers identify the calls by an index, by an id, or by both; some give every
     /// call the index 0.
     fn add_call(&mut self, index: Option<u64>, piece: ToolCall) {
         let found = match index {
@@ -197,7 +197,7 @@ fn extend<T>(whole: &mut Option<Vec<T>>, more: Option<Vec<T>>) {
     }
 }
 
-/// Adds fields that this client does not know: texts of the same name are one text, and lists one list.
+/// Adds unknown fields. Texts of the same name are concatenated, and so are lists.
 fn add_fields(whole: &mut Map<String, Value>, more: Map<String, Value>) {
     for (key, value) in more {
         match (whole.get_mut(&key), value) {
@@ -211,7 +211,7 @@ fn add_fields(whole: &mut Map<String, Value>, more: Map<String, Value>) {
     }
 }
 
-/// Adds to a list. Thoughts of one index and kind are pieces of one thought.
+/// Adds to a list. Reasoning items with the same index and type are pieces of one item.
 fn add_items(list: &mut Vec<Value>, more: Vec<Value>) {
     for item in more {
         match (list.last_mut(), item) {

@@ -1,4 +1,4 @@
-//! A request: the conversation as blocks, its instructions apart.
+//! A messages request: the conversation as blocks, with a separate system prompt.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use crate::Model;
 use rollout_core::message::{Content, Message, Role, ToolDef};
 
-/// The server insists on a limit, so there is one though nobody set it.
+/// The server requires a limit, so this one applies if none is set.
 const DEFAULT_MAX_TOKENS: u64 = 4096;
 
-/// What is asked, by reference.
+/// The parts of a request, borrowed.
 pub(in crate::client) struct Request<'a> {
     pub(in crate::client) model: &'a Model,
     pub(in crate::client) messages: &'a [Arc<Message>],
@@ -58,8 +58,8 @@ struct Tool<'a> {
 }
 
 impl Serialize for Request<'_> {
-    /// The layers are those of the other dialect: what this client asks for, the sampling arguments, the extra body
-    /// of the client, and an `extra_body` among the sampling arguments.
+    /// The layers are those of the chat API: the fields of this client, the sampling arguments, the extra body of the
+    /// client, and an `extra_body` among the sampling arguments.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let sampling = &self.model.sampling;
         let nothing = Map::new();
@@ -130,7 +130,7 @@ fn instructions(messages: &[Arc<Message>]) -> Vec<Block<'_>> {
         .collect()
 }
 
-/// The conversation without its instructions. The answers to all calls of a turn have to be in one message.
+/// The conversation without its system prompt. The results of all calls of a turn must be in one message.
 fn turns(messages: &[Arc<Message>]) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     let mut answering = false;
@@ -149,7 +149,7 @@ fn turns(messages: &[Arc<Message>]) -> Vec<Turn<'_>> {
                 input: input(&call.arguments),
             }));
         }
-        // The server refuses messages without content.
+        // The server rejects messages without content.
         if content.is_empty() {
             continue;
         }
@@ -166,7 +166,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
 
-/// What a message says, without empty texts: the server refuses those.
+/// The content of a message, without empty texts: the server rejects those.
 fn blocks(message: &Message) -> Vec<Block<'_>> {
     let blocks = match &message.content {
         None => Vec::new(),
@@ -196,7 +196,7 @@ fn block(part: &Value) -> Block<'_> {
     }
 }
 
-/// The arguments of a call. The server takes nothing but objects, so what the model got wrong is put into one.
+/// The arguments of a call. The server accepts only objects, so malformed arguments are wrapped in one.
 fn input(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
         Ok(input @ Value::Object(_)) => input,
@@ -212,7 +212,7 @@ fn stop_sequences(stop: &Value) -> Cow<'_, Value> {
     }
 }
 
-/// Which tools are to be called, from the words of the other dialect.
+/// The tool choice, converted from the chat API.
 fn tool_choice(choice: &Value) -> Cow<'_, Value> {
     match choice {
         Value::String(word) => {

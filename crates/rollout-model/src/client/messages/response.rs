@@ -1,4 +1,4 @@
-//! A response, whether it came whole or in pieces.
+//! A messages response, whole or streamed.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ use rollout_core::{
     response::{FinishReason, Response, TokenUsage},
 };
 
-/// A response as the server writes it.
+/// A response in the form of the server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::client) struct Reply {
@@ -27,7 +27,7 @@ pub(in crate::client) struct Reply {
     pub(super) extra: Map<String, Value>,
 }
 
-/// Its counts are disjoint.
+/// Token counts. They do not overlap.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Usage {
@@ -39,7 +39,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// The same with what is known later. Counts are for the whole response, never for a piece of it.
+    /// The same, updated with later values. Counts are for the whole response, never for a piece of it.
     pub(super) fn updated(self, later: Self) -> Self {
         let newest = |earlier: Number, later: Number| Number(later.0.or(earlier.0));
         Self {
@@ -75,7 +75,7 @@ impl Answer for Reply {
         self.error.as_ref()
     }
 
-    /// It has to say something.
+    /// The response must not be empty.
     fn into_response(self, asked: &str) -> Result<Response, Error> {
         let Some(blocks) = self.content else {
             return Err(Error::new(ErrorKind::InvalidModelResponse, "the response has no `content`"));
@@ -90,9 +90,7 @@ impl Answer for Reply {
             let reason = self.stop_reason.as_deref().unwrap_or("none given");
             return Err(Error::new(
                 ErrorKind::EmptyModelResponse,
-                format!(
-                    "the model said nothing: no text, no tool call, no reasoning (stop reason: {reason})"
-                ),
+                format!("the response is empty: no text, no tool call, no reasoning (stop reason: {reason})"),
             ));
         }
         let mut extra = self.extra;
@@ -120,8 +118,8 @@ fn finish_reason(reason: String) -> FinishReason {
     }
 }
 
-/// One message of all blocks. Plain texts become one text; with anything beside them, like citations or what the
-/// server's own tools found, they stay parts.
+/// Joins all blocks into one message. Plain texts become one text; with other blocks, like citations or results of the
+/// server's own tools, they stay separate parts.
 fn message(blocks: Vec<Map<String, Value>>) -> Message {
     let mut thinking = Vec::new();
     let mut reasoning = String::new();

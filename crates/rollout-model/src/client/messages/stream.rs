@@ -1,4 +1,4 @@
-//! A response that comes in pieces, put together to what it would have been whole.
+//! Assembles a streamed response into the form of a whole one.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use super::{Reply, response::Usage};
 use crate::client::exchange::Pieces;
 
-/// The response as far as it came.
+/// The part of the response that has arrived.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Assembly {
     reply: Reply,
     blocks: Vec<Map<String, Value>>,
-    /// The arguments of the tool call that is under way.
+    /// The arguments of the current tool call.
     arguments: String,
     is_done: bool,
 }
@@ -37,7 +37,7 @@ enum Event {
     Error {
         error: Value,
     },
-    /// A ping, or something newer.
+    /// A ping, or an unknown event.
     #[serde(other)]
     Other,
 }
@@ -135,7 +135,7 @@ impl Assembly {
             return;
         }
         if let Some(block) = self.blocks.last_mut() {
-            // What is cut off at the limit of tokens is no JSON, and kept as the text that it is.
+            // Arguments that are cut off at the token limit are not JSON, and are kept as text.
             let input = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
             block.insert("input".to_owned(), input);
         }

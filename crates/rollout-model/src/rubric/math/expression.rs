@@ -1,10 +1,10 @@
-//! The value of an expression, read from left to right without going back.
+//! Evaluates an expression from left to right, without backtracking.
 
 mod series;
 
-/// Deeper expressions are not read.
+/// Deeper expressions are rejected.
 const MAX_DEPTH: u32 = 64;
-/// More letters that stand together are a word.
+/// More adjacent letters are a word.
 const MAX_LETTERS: usize = 3;
 /// Functions that may be written without a backslash.
 const FUNCTIONS: [&str; 21] = [
@@ -12,16 +12,16 @@ const FUNCTIONS: [&str; 21] = [
     "log", "exp", "abs", "gcd", "lcm", "max", "min", "mod",
 ];
 
-/// What an expression is at a point.
+/// The value of an expression at a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Value {
-    /// Its number; NaN where it has none.
+    /// The number; NaN if undefined.
     pub(super) number: f64,
-    /// Whether it is another one at other points.
+    /// Whether it differs between points.
     pub(super) varies: bool,
 }
 
-/// The value of an expression at one of several points. None if it is no expression.
+/// The value of an expression at one of several points. None if it is not an expression.
 pub(super) fn value(text: &str, point: u32) -> Option<Value> {
     let mut reader = Reader { rest: text, point, varies: false, depth: 0, bound: None };
     let number = reader.sum()?;
@@ -33,7 +33,7 @@ struct Reader<'a> {
     point: u32,
     varies: bool,
     depth: u32,
-    /// A letter of a sum or an integral, and its number.
+    /// The variable of a sum or an integral, and its value.
     bound: Option<(char, f64)>,
 }
 
@@ -116,7 +116,7 @@ impl Reader<'_> {
         Some(power)
     }
 
-    /// What stands behind the sign of a power: in LaTeX one digit or letter, or a group; plain, a signed factor.
+    /// The exponent of a power: in LaTeX one digit or letter, or a group; otherwise a signed factor.
     fn exponent(&mut self) -> Option<f64> {
         self.nested(Self::signed)
     }
@@ -145,7 +145,7 @@ impl Reader<'_> {
         self.eat(close).then_some(inner)
     }
 
-    /// A number, with a fraction behind it if it is a mixed one.
+    /// A number, followed by a fraction if it is a mixed number.
     fn mixed(&mut self) -> Option<f64> {
         let whole = self.number()?;
         let is_whole = whole.fract() == 0.0;
@@ -154,7 +154,7 @@ impl Reader<'_> {
             self.varies = false;
             self.eat(r"\frac");
             let fraction = self.fraction()?;
-            // Beside a fraction of variables a number multiplies.
+            // Before a fraction with variables, a number is a factor.
             let mixed = if self.varies { whole * fraction } else { whole + fraction };
             self.varies |= before;
             return Some(mixed);
@@ -176,14 +176,14 @@ impl Reader<'_> {
         }
         let (number, rest) = self.rest.split_at(end);
         self.rest = rest;
-        // The base that a number is written in says nothing about its digits.
+        // The base of a number is ignored.
         if rest.starts_with('_') {
             self.subscript()?;
         }
         number.parse().ok()
     }
 
-    /// What a command is about: something in braces, or one digit or letter.
+    /// The argument of a command: a group in braces, or one digit or letter.
     fn argument(&mut self) -> Option<f64> {
         match self.peek()? {
             '{' => self.group("{", "}"),
@@ -255,7 +255,7 @@ impl Reader<'_> {
             _ if FUNCTIONS.contains(&word) => return self.function(word),
             _ => {}
         }
-        // Letters that stand together are multiplied, unless they are a word. The last one may have an index.
+        // Adjacent letters are multiplied, unless they are a word. The last one may have an index.
         if word.chars().count() > MAX_LETTERS {
             return None;
         }
@@ -302,7 +302,7 @@ impl Reader<'_> {
             "abs" => f64::abs,
             _ => return None,
         };
-        // The power of a function is written before its argument.
+        // The power of a function comes before its argument.
         let power = if self.eat("^") { Some(self.nested(Self::argument)?) } else { None };
         let result = self.nested(Self::power).map(function)?;
         let result = base.map_or(result, |base| divided(result, base.ln()));
@@ -338,7 +338,7 @@ impl Reader<'_> {
                 let number = index
                     .bytes()
                     .fold(u32::from(letter), |number, byte| number * 31 % 65_521 + u32::from(byte));
-                // Multiples of an irrational number are spread evenly, and no two letters share one.
+                // Multiples of an irrational number are spread evenly, and differ for each letter.
                 let place = f64::from(number) * 0.618_033_988_749_894_9
                     + f64::from(self.point) * std::f64::consts::SQRT_2;
                 Some(0.3 + 2.4 * place.fract())
@@ -348,26 +348,26 @@ impl Reader<'_> {
     }
 }
 
-/// A quotient, which by nothing is not a number rather than infinite.
+/// A quotient. Division by zero is NaN, not infinite.
 fn divided(above: f64, below: f64) -> f64 {
     if below == 0.0 { f64::NAN } else { above / below }
 }
 
-/// Whether a factor may begin so where no sign says that it is one.
+/// Whether a factor may start with this character without a multiplication sign.
 fn begins_factor(c: char) -> bool {
     c.is_alphabetic() || matches!(c, '(' | '{' | '\\' | '∞' | '⌊' | '⌈')
 }
 
-/// The function that is the factorial of whole numbers, one higher.
+/// The gamma function: the factorial of the number minus one.
 fn gamma(number: f64) -> f64 {
-    // Whole numbers have to come out whole.
+    // Whole numbers must give exact results.
     if number.fract() == 0.0 && (1.0..171.0).contains(&number) {
         return (1..number as u32).map(f64::from).product();
     }
     if number < 0.5 {
         return std::f64::consts::PI / ((std::f64::consts::PI * number).sin() * gamma(1.0 - number));
     }
-    // Lanczos' approximation, to fifteen digits.
+    // Lanczos approximation, to fifteen digits.
     const G: f64 = 7.0;
     const COEFFICIENTS: [f64; 9] = [
         0.999_999_999_999_809_9,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_has_no_value() {
+    fn other_texts_have_no_value() {
         for text in [
             "",
             "1 2",
@@ -473,7 +473,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in r"(\\frac|\\sqrt|sin|[0-9a-c+*/^(){}\[\].%e π-]|é){0,60}") {
+        fn no_text_makes_the_parser_panic(text in r"(\\frac|\\sqrt|sin|[0-9a-c+*/^(){}\[\].%e π-]|é){0,60}") {
             let _ = value(&text, 0);
         }
     }

@@ -1,39 +1,39 @@
-//! Several answers in one: lists, points, sets, unions, matrices, and what is written with `±`.
+//! Answers with several parts: lists, points, sets, unions, matrices, and values with `±`.
 
 use std::borrow::Cow;
 
 /// The parts of an answer.
 pub(super) struct List<'a> {
-    /// Whether their order matters.
+    /// How they are joined, and whether their order matters.
     pub(super) order: Order,
     /// The parts.
     pub(super) items: Vec<Cow<'a, str>>,
 }
 
-/// In which way parts are put together.
+/// How parts are joined.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Order {
-    /// With commas alone.
+    /// With commas only.
     Bare,
     /// As a set.
     Set,
-    /// In these brackets, as points and intervals are.
+    /// In these brackets, like points and intervals.
     Brackets(char, char),
-    /// In rows, so many.
+    /// In this many rows.
     Rows(usize),
-    /// By the sign of a union.
+    /// By union signs.
     Union,
 }
 
 impl Order {
-    /// Whether the parts of two such lists are compared one by one.
+    /// Whether the parts are compared in order.
     pub(super) fn is_fixed(self) -> bool {
         matches!(self, Self::Brackets(..) | Self::Rows(_))
     }
 }
 
 impl<'a> List<'a> {
-    /// None if the text is one answer.
+    /// None if the text is a single answer.
     pub(super) fn read(text: &'a str) -> Option<Self> {
         if let Some(rows) = matrix(text) {
             let count = rows.split(r"\\").count();
@@ -63,7 +63,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// What a matrix or a column holds.
+/// The content of a matrix or a column.
 fn matrix(text: &str) -> Option<&str> {
     const KINDS: [&str; 4] = ["pmatrix", "bmatrix", "matrix", "vmatrix"];
     let rest = text.strip_prefix(r"\begin{")?;
@@ -101,7 +101,7 @@ fn encloses(text: &str) -> bool {
     false
 }
 
-/// The parts of a text between signs that are in no bracket.
+/// The parts of a text between signs outside of brackets.
 fn split(text: &str, sign: char) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     text.split(move |c| {

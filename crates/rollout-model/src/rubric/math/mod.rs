@@ -1,9 +1,9 @@
-//! Whether two answers are the same mathematics.
+//! Whether two answers are mathematically equal.
 //!
 //! [`equal`] reads numbers, fractions, percentages, roots, powers, factorials, absolute values, the usual functions and
 //! single-letter variables, in LaTeX or plain, and lists, sets, matrices, equations and inequalities of these. It does
-//! not do algebra: expressions with variables are the same if they have the same values in a few places. What it cannot
-//! read has to be the same text.
+//! no algebra: expressions with variables are equal if they have equal values at a few points. Texts that it cannot
+//! read must be identical.
 //!
 //! | | |
 //! |---|---|
@@ -14,17 +14,17 @@
 //! | `3.14159`, `\pi` | different: rounded to six decimals `\pi` is 3.141593 |
 //! | `1e3`, `1000` | different: `e` is a number |
 //! | `5\text{ cm}`, `5 cm`, `5` | the same; `5\text{ cm}` and `5\text{ m}` are not: units are not converted |
-//! | `50\%`, `50`, `0.5` | the percentage is either of the others |
+//! | `50\%`, `50`, `0.5` | the percentage equals each of the others |
 //! | `x=5`, `5` | the same; `x=5` and `y=5` are not |
 //! | `(x+1)^2`, `x^2+2x+1` | the same |
 //! | `(1,2)`, `(2,1)` | different; so are `(1,2)` and `[1,2]` |
 //! | `1, 2`, `2, 1`, `\{2, 1\}`, `1 or 2`, `x=1 or x=2` | the same: sets |
 //! | `\pm 2`, `2, -2` | the same |
-//! | `xy`, `yx` | the same: up to three letters that stand together are multiplied, more are a word |
+//! | `xy`, `yx` | the same: up to three adjacent letters are multiplied, more are a word |
 //! | `A`, `a` | the same if the answer is one letter |
 //! | `x>3`, `3<x` | the same; so are `2x+2y=6` and `x+y=3` |
 //! | `\sum_{i=1}^{3} i`, `6` | the same; so are `\int_0^1 x dx` and `\frac12` |
-//! | `2^{100}`, a number of as many digits | the same if all digits are, up to 38 of them |
+//! | `2^{100}`, a number with as many digits | the same if all digits are equal, up to 38 of them |
 //!
 //! The time is bounded by the length: texts over 50,000 characters are never equal, and those over 2,000 are only
 //! compared as texts.
@@ -40,18 +40,18 @@ use self::{
     normal::{Normal, named, normal},
 };
 
-/// Longer answers are none.
+/// Longer answers are never equal.
 const MAX_CHARS: usize = 50_000;
-/// Longer answers are not read as mathematics.
+/// Longer answers are compared only as texts.
 const MAX_READ: usize = 2_000;
-/// Longer lists are not compared as sets, which takes the square of their length.
+/// Longer lists are not compared as sets, because the time grows with the square of their length.
 const MAX_ITEMS: usize = 64;
-/// Lists within lists.
+/// The maximum depth of nested lists.
 const MAX_DEPTH: usize = 4;
-/// Where expressions with variables are compared.
+/// The number of points at which expressions with variables are compared.
 const POINTS: u32 = 5;
 
-/// Whether two answers are the same mathematics.
+/// Whether two answers are mathematically equal.
 ///
 /// ```
 /// use rollout::model::rubric::math::equal;
@@ -73,11 +73,11 @@ pub fn equal(one: &str, other: &str) -> bool {
     units_agree && names_agree && same(&one, &other)
 }
 
-/// Whether two numbers are the same to six digits. Whole numbers have to be equal.
+/// Whether two numbers are equal to six digits. Whole numbers must be exactly equal.
 pub(super) fn close(one: f64, other: f64) -> bool {
-    // Six digits of 1/3 are off by one in a million.
+    // 1/3 rounded to six digits is off by one in a million.
     const SIX_DIGITS: f64 = 2e-6;
-    // Where rounding makes whole numbers of all.
+    // From here on, floats are whole numbers.
     const WHOLE: f64 = 1e15;
     let distance = (one - other).abs();
     let size = one.abs().max(other.abs());
@@ -104,7 +104,7 @@ fn same(one: &Normal, other: &Normal) -> bool {
     if is_letter(&one.text) && is_letter(&other.text) {
         return one.text.to_lowercase() == other.text.to_lowercase();
     }
-    // Beside an equation the name of what an answer is said to be is one of its sides.
+    // Compared with an equation, the variable of an answer is one of its sides.
     let whole = |one: &Normal, other: &Normal| match one.name {
         Some(name) if other.name.is_none() && other.text.contains('=') => format!("{name}={}", one.text),
         _ => one.text.clone(),
@@ -119,7 +119,7 @@ fn is_letter(text: &str) -> bool {
     chars.next().is_some_and(char::is_alphabetic) && chars.next().is_none()
 }
 
-/// Whether two lists are the same. None if neither is a list.
+/// Whether two lists are equal. None if neither is a list.
 fn same_lists(one: &str, other: &str, depth: usize) -> Option<bool> {
     let (one, other) = match (List::read(one), List::read(other)) {
         (None, None) => return None,
@@ -151,7 +151,7 @@ fn same_lists(one: &str, other: &str, depth: usize) -> Option<bool> {
     })
 }
 
-/// Whether two equations or inequalities say the same. None if one of them is neither.
+/// Whether two equations or inequalities are equivalent. None if one of them is neither.
 fn same_relations(one: &str, other: &str) -> Option<bool> {
     let (one, other) = (Relation::read(one)?, Relation::read(other)?);
     if one.sign != other.sign {
@@ -170,11 +170,11 @@ fn same_relations(one: &str, other: &str) -> Option<bool> {
             return Some(false);
         }
     }
-    // An inequality may be multiplied by what is positive, an equation by anything.
+    // An inequality may be multiplied by a positive factor, an equation by any factor.
     Some(ratio.is_some_and(|ratio| one.sign == '=' && ratio != 0.0 || ratio > 0.0))
 }
 
-/// Two expressions, of which one is the smaller or the other's equal.
+/// A relation between two expressions: equal, less, or less or equal.
 struct Relation<'a> {
     left: &'a str,
     sign: char,
@@ -206,7 +206,7 @@ fn same_number(one: &Normal, other: &Normal) -> bool {
         || same_values(&percent.text, &plain.text, |value| value / 100.0)
 }
 
-/// Whether two expressions have the same values. Whole numbers of many digits are the same to the last one.
+/// Whether two expressions have the same values. Large whole numbers must agree in every digit.
 fn same_plain(one: &str, other: &str) -> bool {
     match (whole(one), whole(other)) {
         (Some(one), Some(other)) => one == other,
@@ -214,7 +214,7 @@ fn same_plain(one: &str, other: &str) -> bool {
     }
 }
 
-/// A whole number, a power of one or a factorial, where its digits can be known.
+/// A whole number, a power of one or a factorial, if it fits.
 fn whole(text: &str) -> Option<u128> {
     if let Some(number) = text.strip_suffix('!') {
         let number: u128 = number.parse().ok().filter(|number| *number <= 34)?;
@@ -229,12 +229,12 @@ fn whole(text: &str) -> Option<u128> {
     }
 }
 
-/// Whether two expressions have the same values, after something is done to those of the first.
+/// Whether two expressions have the same values, after `change` is applied to those of the first.
 fn same_values(one: &str, other: &str, change: impl Fn(f64) -> f64) -> bool {
     let mut compared = 0;
     let rounded = is_decimal(one) || is_decimal(other);
     let same = |a: f64, b: f64| match rounded {
-        // A decimal stands for what it was rounded from, but a whole number for itself alone.
+        // A decimal stands for any number that rounds to it, but a whole number only for itself.
         true if a.fract() != 0.0 && b.fract() != 0.0 => (a * 1e6).round() == (b * 1e6).round(),
         _ => exactly(a, b),
     };
@@ -260,9 +260,9 @@ fn is_decimal(text: &str) -> bool {
     digits.contains('.') && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Whether two numbers are the same but for the rounding of their computation.
+/// Whether two numbers are equal except for rounding errors.
 fn exactly(one: f64, other: f64) -> bool {
-    // A few steps of arithmetic lose no more.
+    // A few steps of arithmetic lose no more precision.
     const PRECISION: f64 = 1e-12;
     let distance = (one - other).abs();
     let size = one.abs().max(other.abs());
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_mathematics_is_equal() {
+    fn equal_answers_are_equal() {
         for (one, other) in [
             ("4", "4"),
             ("4", "4.0"),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn other_mathematics_is_not() {
+    fn different_answers_are_not_equal() {
         for (one, other) in [
             ("4", "5"),
             ("", ""),
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_not_read() {
+    fn deeply_nested_answers_are_not_equal() {
         let deep = |depth: usize| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
         assert!(equal(&deep(10), "1"));
         assert!(!equal(&deep(900), "1"));
@@ -418,7 +418,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_texts_are_compared_alike_from_both_sides(
+        fn comparison_is_symmetric(
             one in r"(\\frac|\\sqrt|\\text|\{|\}|[0-9a-c+*/^(),.%$= -]|é){0,30}",
             other in r"(\\frac|\\sqrt|\\text|\{|\}|[0-9a-c+*/^(),.%$= -]|é){0,30}",
         ) {

@@ -1,16 +1,16 @@
-//! One spelling for answers that people and models spell in many ways.
+//! Normalises the notation of answers.
 
-/// An answer in its one spelling, with what is said around the mathematics taken apart.
+/// A normalised answer, with the text around the mathematics separated.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Normal {
-    /// The mathematics: LaTeX without its typography. Spaces are left only between letters and digits; `⦃` and `⦄` are
-    /// the braces of sets.
+    /// The mathematics: LaTeX without typography. Spaces remain only between letters and digits; `⦃` and `⦄` are the
+    /// braces of sets.
     pub(super) text: String,
     /// A unit at the end, in lower case.
     pub(super) unit: String,
     /// Whether there was a percent sign at the end.
     pub(super) is_percent: bool,
-    /// The variable that the answer is said to be of, as in `x = 5`.
+    /// The variable that the answer assigns, as in `x = 5`.
     pub(super) name: Option<char>,
 }
 
@@ -36,7 +36,7 @@ pub(in crate::rubric) fn has_thousands(text: &str) -> bool {
 pub(super) fn normal(answer: &str) -> Normal {
     let (spelled, mut unit) = spell(answer.trim().trim_end_matches('.'));
     let mut text = spelled.split_whitespace().collect::<Vec<_>>().join(" ");
-    // What is one thing or another, or one and another, is a list.
+    // Alternatives joined by "or", and items joined by "and", are a list.
     if text.starts_with(|c: char| !c.is_alphabetic()) || text.contains(['=', '±']) {
         text = text.replace(" or ", ", ").replace(" and ", ", ");
     }
@@ -56,7 +56,7 @@ pub(super) fn normal(answer: &str) -> Normal {
     Normal { text, unit: unit.trim().to_lowercase(), is_percent, name }
 }
 
-/// The variable that an answer is said to be of, and the rest of it.
+/// The variable that an answer assigns, and the rest.
 pub(super) fn named(text: &str) -> (Option<char>, &str) {
     match text.split_once(['=', '∈']) {
         Some((name, value)) if !value.contains(['=', '∈']) => match one_letter(name.trim()) {
@@ -92,9 +92,9 @@ fn one_letter(text: &str) -> Option<char> {
     chars.next().filter(|c| c.is_alphabetic() && chars.next().is_none())
 }
 
-/// A number and the words after it, which are taken for its unit. One letter is rather a variable.
+/// A number and the words after it, which are its unit. A single letter is a variable.
 fn trailing_words(text: &str) -> Option<(&str, &str)> {
-    // Behind the limits of these come their terms.
+    // The terms of these follow their limits.
     if [r"\int", r"\sum", r"\prod"].iter().any(|sign| text.contains(sign)) {
         return None;
     }
@@ -105,7 +105,7 @@ fn trailing_words(text: &str) -> Option<(&str, &str)> {
     (unit.chars().count() > 1 && unit.split(' ').all(is_word)).then_some((number, unit))
 }
 
-/// Leaves spaces only where two words or numbers would grow together.
+/// Keeps spaces only between words or numbers.
 fn tight(text: &str) -> String {
     let mut tight = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -118,7 +118,7 @@ fn tight(text: &str) -> String {
     tight
 }
 
-/// Takes typography away and spells signs in one way. What stands in a `\text{…}` behind something is a unit.
+/// Removes typography and normalises signs. A `\text{…}` after something is a unit.
 fn spell(answer: &str) -> (String, String) {
     let (mut text, mut unit) = (String::with_capacity(answer.len()), String::new());
     let mut rest = answer;
@@ -140,7 +140,7 @@ fn spell(answer: &str) -> (String, String) {
     (text, unit)
 }
 
-/// Spells what a backslash begins, and gives what comes after it.
+/// Normalises a command after a backslash, and returns the rest.
 fn command<'a>(rest: &'a str, text: &mut String, unit: &mut String) -> &'a str {
     let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
     let (name, after) = rest.split_at(end);
@@ -152,7 +152,7 @@ fn command<'a>(rest: &'a str, text: &mut String, unit: &mut String) -> &'a str {
                 '}' => text.push('⦄'),
                 '%' => text.push('%'),
                 '\\' => text.push_str(r"\\"),
-                // Thin spaces and the brackets of formulas.
+                // Thin spaces and brackets of formulas.
                 _ => text.push(' '),
             }
             return &rest[c.len_utf8()..];
@@ -176,7 +176,7 @@ fn command<'a>(rest: &'a str, text: &mut String, unit: &mut String) -> &'a str {
         "in" => text.push('∈'),
         "equiv" => text.push('='),
         "emptyset" | "varnothing" => text.push_str("⦃⦄"),
-        // What a number is equal to but for multiples is not part of it.
+        // The modulus of a congruence is not part of the number.
         "pmod" => {
             let modulus = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
             return modulus.map_or(after, |(_, after)| after);
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typography_is_taken_away() {
+    fn typography_is_removed() {
         for (answer, text) in [
             (r"\left( 1 , 2 \right)", "(1,2)"),
             (r"\dfrac{1}{2}", r"\frac{1}{2}"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn units_percents_and_names_are_taken_apart() {
+    fn units_percent_signs_and_variables_are_separated() {
         let parts = |answer| {
             let Normal { text, unit, is_percent, name } = normal(answer);
             (text, unit, is_percent, name)

@@ -1,15 +1,15 @@
-//! Files inside an environment, as a model asks for them.
+//! Reads and writes files in an environment for a model.
 
 use std::time::Duration;
 
 use crate::tool::container::{ToolFailure, bounded, patch, shell};
 use rollout_env::{Environment, Exit, FileRead, Outcome};
 
-/// Files that models read and change are text; more than this is none.
+/// The maximum size of a file. Larger files are hardly text.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// What is to be written waits here for a process inside, which puts it into its place as its own user would: files
-/// keep their mode and owner.
+/// New content is uploaded here. A process inside then writes it to its destination as its own user, so that files keep
+/// their mode and owner.
 const STAGED: &str = "/tmp/.rollout-staged";
 
 const WRITE: &str =
@@ -44,7 +44,7 @@ pub(super) async fn write(
     command(environment, &["sh", "-c", WRITE, "sh", STAGED, &path]).await.map(drop)
 }
 
-/// Applies a patch and tells what it changed.
+/// Applies a patch and lists the changes.
 pub(super) async fn apply(environment: &dyn Environment, text: &str) -> Result<String, ToolFailure> {
     let changes = patch::parse(text)?;
     let mut ready = Vec::with_capacity(changes.len());
@@ -68,7 +68,7 @@ pub(super) async fn apply(environment: &dyn Environment, text: &str) -> Result<S
         };
         ready.push((change, content, done));
     }
-    let mut told = Vec::with_capacity(ready.len());
+    let mut done_lines = Vec::with_capacity(ready.len());
     for (change, content, done) in ready {
         let target = change.move_to().unwrap_or(&change.path);
         if let Some(content) = &content {
@@ -77,16 +77,16 @@ pub(super) async fn apply(environment: &dyn Environment, text: &str) -> Result<S
         if content.is_none() || target != change.path {
             let path = absolute(environment, &change.path).await?;
             let target = absolute(environment, target).await?;
-            // The target may be the same file by another name, such as `./a` for `a`.
+            // The target may be the same file under another name, such as `./a` for `a`.
             let remove = match content {
                 Some(_) => "[ \"$1\" -ef \"$2\" ] || rm -- \"$1\"",
                 None => "rm -- \"$1\"",
             };
             command(environment, &["sh", "-c", remove, "sh", &path, &target]).await?;
         }
-        told.push(done);
+        done_lines.push(done);
     }
-    Ok(told.join("\n"))
+    Ok(done_lines.join("\n"))
 }
 
 async fn content(environment: &dyn Environment, path: &str) -> Result<Vec<u8>, ToolFailure> {
@@ -96,7 +96,7 @@ async fn content(environment: &dyn Environment, path: &str) -> Result<Vec<u8>, T
         FileRead::Missing => Err(not_a_file(path, "does not exist")),
         FileRead::NotRegular => Err(not_a_file(path, "is not a regular file")),
         FileRead::TooLarge(bytes) => {
-            Err(not_a_file(path, &format!("has {bytes} bytes, and at most {MAX_FILE_BYTES} can be read")))
+            Err(not_a_file(path, &format!("has {bytes} bytes; the limit is {MAX_FILE_BYTES}")))
         }
     }
 }
@@ -105,7 +105,7 @@ fn not_a_file(path: &str, what: &str) -> ToolFailure {
     ToolFailure::new("FileError", format!("{path} {what}"))
 }
 
-/// A path as environments take them: from the root.
+/// The absolute form of a path.
 async fn absolute(environment: &dyn Environment, path: &str) -> Result<String, ToolFailure> {
     if path.is_empty() || path.contains('\0') {
         return Err(not_a_file(&format!("{path:?}"), "is not a path"));
@@ -122,7 +122,7 @@ async fn command(environment: &dyn Environment, argv: &[&str]) -> Result<String,
     match shell::run(environment, argv, &[], COMMAND_DEADLINE).await? {
         (Exit { outcome: Outcome::Code(0), .. }, output) => Ok(output),
         (Exit { outcome: Outcome::TimedOut, .. }, _) => {
-            Err(ToolFailure::new("FileError", "the file system inside did not answer in time"))
+            Err(ToolFailure::new("FileError", "the file system of the environment timed out"))
         }
         (_, output) => Err(ToolFailure::new("FileError", output.trim_end())),
     }

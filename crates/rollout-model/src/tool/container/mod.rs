@@ -1,7 +1,7 @@
-//! Tools that work inside an environment: a shell, and files.
+//! Tools inside an environment: a shell, and files.
 //!
-//! They work in an environment that runs already ([`tools_in`]), or in the one that belongs to the rollout whose
-//! model calls them ([`tools`]), which [`Sandboxed`](crate::Sandboxed) makes.
+//! They use a running environment ([`tools_in`]), or the environment of the rollout whose model calls them ([`tools`]),
+//! which [`Sandboxed`](crate::Sandboxed) creates.
 
 mod files;
 mod patch;
@@ -24,7 +24,7 @@ use rollout_env::{Environment, EnvironmentError};
 
 pub use patch::PatchError;
 
-/// A tool that works in a container.
+/// A tool inside a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerTool {
     /// Runs a command.
@@ -37,19 +37,19 @@ pub enum ContainerTool {
     ApplyPatch,
 }
 
-/// The field of a [`State`] with the seconds that its rollout waited for its environment.
+/// The field of a [`State`] with the seconds that the rollout waited for its environment.
 pub const READY_WAIT_TIME: &str = "sandbox_ready_wait_time";
 
-/// The field of a [`State`] with the seconds that a call of one of these tools took on average.
+/// The field of a [`State`] with the average duration of a call of these tools, in seconds.
 pub const COMMAND_EXECUTION_TIME: &str = "sandbox_command_execution_time";
 
-/// How long a command may take unless told otherwise.
+/// The default timeout of a command.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an environment may take to answer a call, beside what the call itself does.
+/// How long an environment may take to answer a call, in addition to the call itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// All of the tools.
+/// All tools.
 pub const ALL: [ContainerTool; 4] =
     [ContainerTool::Bash, ContainerTool::ReadFile, ContainerTool::WriteFile, ContainerTool::ApplyPatch];
 
@@ -71,12 +71,12 @@ fn def(kind: ContainerTool, command_timeout: Duration) -> ToolDef {
             ),
             ContainerTool::WriteFile => (
                 "write_file",
-                "Writes text to a file, in the place of what it held. Missing directories are made.".to_owned(),
+                "Writes text to a file and replaces its content. Missing directories are created.".to_owned(),
                 schema::of::<WriteFile>(),
             ),
             ContainerTool::ApplyPatch => (
                 "apply_patch",
-                "Changes files by a patch: either a unified diff, or sections `*** Update File: <path>`, \
+                "Changes files with a patch: either a unified diff, or sections `*** Update File: <path>`, \
                  `*** Add File: <path>` and `*** Delete File: <path>` between `*** Begin Patch` and `*** End Patch`. \
                  In an update, `@@` starts each place to change, and lines start with a space (kept), `-` (removed) \
                  or `+` (added). Either all of the patch is applied or nothing."
@@ -89,25 +89,25 @@ fn def(kind: ContainerTool, command_timeout: Duration) -> ToolDef {
 
 #[derive(Deserialize, JsonSchema)]
 struct Bash {
-    /// The command, as one would type it.
+    /// The command to run.
     command: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct ReadFile {
-    /// The file, absolute or from the working directory.
+    /// The file, absolute or relative to the working directory.
     path: String,
-    /// The first line wanted, counted from 1.
+    /// The first line to read, counted from 1.
     #[serde(default)]
     start_line: Option<usize>,
-    /// How many lines are wanted.
+    /// How many lines to read.
     #[serde(default)]
     line_count: Option<usize>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct WriteFile {
-    /// The file, absolute or from the working directory.
+    /// The file, absolute or relative to the working directory.
     path: String,
     /// The whole text of the file.
     content: String,
@@ -124,7 +124,7 @@ pub fn tools(kinds: &[ContainerTool], command_timeout: Duration) -> Vec<Arc<dyn 
     kinds.iter().map(|kind| tool(*kind, command_timeout, Place::OfTheRollout, &[])).collect()
 }
 
-/// Tools in an environment that runs. Its commands get these variables beside those of the image.
+/// Tools in a running environment. Commands get these variables in addition to those of the image.
 ///
 /// ```
 /// # use rollout::environment::{Environment, EnvironmentSpec, Provider};
@@ -152,7 +152,7 @@ fn tool<'e>(
     Arc::new(InContainer { kind, def: def(kind, command_timeout), command_timeout, place, env })
 }
 
-/// The environment that belongs to one rollout, as a resource of its [`State`].
+/// The environment of one rollout, as a resource of its [`State`].
 pub struct Sandbox(pub Box<dyn Environment>);
 
 impl fmt::Debug for Sandbox {
@@ -219,7 +219,7 @@ impl InContainer<'_> {
     }
 }
 
-/// How many calls a rollout made, and how long they took.
+/// The number and total duration of a rollout's calls.
 #[derive(Default)]
 struct Calls {
     number: u32,
@@ -235,7 +235,7 @@ fn count(state: &mut State, took: Duration) {
     state.resources.insert(calls);
 }
 
-/// Waits for a call to an environment, but not for ever.
+/// Waits for a call to an environment, with a timeout.
 async fn bounded<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, EnvironmentError>>,
@@ -243,7 +243,7 @@ async fn bounded<T>(
     let limit = limit.saturating_add(CALL_TIMEOUT);
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(value)) => Ok(value),
-        // What is missing inside, the model can put there.
+        // The model can install a missing command itself.
         Ok(Err(EnvironmentError::Command(text))) => Err(ToolFailure::new("CommandError", text)),
         Ok(Err(EnvironmentError::Ended(text))) => Err(ToolFailure::ended(text)),
         Ok(Err(error)) => Err(ToolFailure::sandbox(error.to_string())),

@@ -1,40 +1,40 @@
-//! Patches as models write them: the `*** Begin Patch` envelope, and unified diffs.
+//! Parses and applies patches: the `*** Begin Patch` format of models, and unified diffs.
 //!
-//! A hunk is found by its text, because models count lines badly: line numbers are not looked at.
+//! A hunk is found by its text. Line numbers are ignored, because models count lines badly.
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// It is neither of the two forms.
+    /// The format is unknown.
     #[error(
-        "the patch has no section `*** Update File: <path>`, `*** Add File: <path>` or `*** Delete File: <path>`, and is no unified diff"
+        "the patch has no section `*** Update File: <path>`, `*** Add File: <path>` or `*** Delete File: <path>`, and is not a unified diff"
     )]
     NoSections,
-    /// A line makes no sense where it is.
-    #[error("line {line} of the patch makes no sense there: {text:?}")]
+    /// A line is not valid at its position.
+    #[error("unexpected line {line} of the patch: {text:?}")]
     Line {
         /// Counted from 1.
         line: usize,
-        /// What it says.
+        /// The line.
         text: String,
     },
     /// Two sections are for the same file.
-    #[error("the patch changes {0} twice; make it one section")]
+    #[error("the patch changes {0} twice; use one section")]
     Twice(String),
     /// An update changes nothing.
     #[error("the section for {0} changes nothing")]
     Empty(String),
-    /// The text that a hunk changes is not in the file.
-    #[error("{path} does not hold these lines, in this order:\n{lines}")]
+    /// The file does not contain the lines of a hunk.
+    #[error("{path} does not contain these lines, in this order:\n{lines}")]
     NotFound {
         /// The file.
         path: String,
-        /// The lines that were looked for.
+        /// The missing lines.
         lines: String,
     },
 }
 
-/// What a patch does to one file.
+/// The change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) path: String,
@@ -57,15 +57,15 @@ impl Change {
     }
 }
 
-/// One place of a file and what becomes of it.
+/// A position in a file and its change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Hunk {
-    /// Lines before it, each further down than the one before.
+    /// Lines before it, each after the previous one.
     anchors: Vec<String>,
     lines: Vec<Line>,
-    /// Whether it is the end of the file.
+    /// Whether it must be at the end of the file.
     at_end: bool,
-    /// Whether the file does not end in a line break afterwards.
+    /// Whether the new file has no line break at the end.
     no_newline: bool,
 }
 
@@ -76,7 +76,7 @@ enum Line {
     Added(String),
 }
 
-/// Reads a patch of either form.
+/// Parses a patch in either format.
 pub(super) fn parse(text: &str) -> Result<Vec<Change>, PatchError> {
     let lines: Vec<&str> = text.lines().collect();
     let is_envelope = lines.iter().any(|line| section(line).is_some());
@@ -146,7 +146,7 @@ fn parse_envelope(lines: &[&str]) -> Result<Vec<Change>, PatchError> {
                 } else if line.trim() == "*** End of File" {
                     hunks.last_mut().ok_or_else(nonsense)?.at_end = true;
                 } else if let Some(anchor) = line.strip_prefix("@@") {
-                    // Several anchors in a row lead to one hunk.
+                    // Several anchors in a row belong to one hunk.
                     let anchor = anchor.strip_prefix(' ').unwrap_or(anchor);
                     let mut hunk = hunks.pop_if(|hunk| hunk.lines.is_empty()).unwrap_or_default();
                     if !anchor.trim().is_empty() && !is_range(anchor) {
@@ -166,7 +166,7 @@ fn parse_envelope(lines: &[&str]) -> Result<Vec<Change>, PatchError> {
     Ok(changes)
 }
 
-/// Whether this is what follows `@@` in a unified diff.
+/// Whether this is a range after `@@` in a unified diff.
 fn is_range(text: &str) -> bool {
     let text = text.trim_start();
     text.starts_with('-') && text.contains(" +") && text.contains("@@")
@@ -220,7 +220,7 @@ fn parse_diff(lines: &[&str]) -> Result<Vec<Change>, PatchError> {
     Ok(changes)
 }
 
-/// The path of a header line; none for no file.
+/// The path of a header line; none for `/dev/null`.
 fn diff_path<'a>(header: &'a str, prefix: &str) -> Option<&'a str> {
     let path = header.split('\t').next().unwrap_or(header).trim_end();
     (path != "/dev/null").then(|| path.strip_prefix(prefix).unwrap_or(path))
@@ -241,7 +241,7 @@ fn of_diff(old: Option<&str>, new: Option<&str>, hunks: Vec<Hunk>) -> Result<Cha
     }
 }
 
-/// The text after the hunks, each found after the one before.
+/// Applies the hunks. Each is searched after the previous one.
 pub(super) fn apply(path: &str, old: &str, hunks: &[Hunk]) -> Result<String, PatchError> {
     let lines: Vec<&str> = old.lines().collect();
     let crlf = old.contains("\r\n");
@@ -258,7 +258,7 @@ pub(super) fn apply(path: &str, old: &str, hunks: &[Hunk]) -> Result<String, Pat
         }
         let wanted: Vec<&str> = hunk.lines.iter().filter_map(Line::before).collect();
         let at = if wanted.is_empty() {
-            // Nothing to find: after the anchor, or else at the end.
+            // Nothing to search: insert after the anchor, or at the end.
             if hunk.anchors.is_empty() { lines.len() } else { search }
         } else {
             find(&lines, &wanted, search, hunk.at_end).ok_or_else(|| not_found(&wanted))?
@@ -267,7 +267,7 @@ pub(super) fn apply(path: &str, old: &str, hunks: &[Hunk]) -> Result<String, Pat
         let mut next = at;
         for line in &hunk.lines {
             match line {
-                // The file's own spelling stays where only white space differs.
+                // If only white space differs, the text of the file is kept.
                 Line::Kept(_) => {
                     new.push(lines[next]);
                     next += 1;
@@ -292,7 +292,7 @@ pub(super) fn apply(path: &str, old: &str, hunks: &[Hunk]) -> Result<String, Pat
 }
 
 impl Line {
-    /// The line as it is before the patch, if it is there then.
+    /// The line before the patch, if it existed.
     fn before(&self) -> Option<&str> {
         match self {
             Self::Kept(text) | Self::Removed(text) => Some(text),
@@ -301,7 +301,7 @@ impl Line {
     }
 }
 
-/// Where some lines are, as they are written, or else but for white space at their ends.
+/// The position of some lines, compared exactly first, then without white space at their ends.
 fn find(lines: &[&str], wanted: &[&str], from: usize, at_end: bool) -> Option<usize> {
     let last = lines.len().checked_sub(wanted.len())?;
     let same: [fn(&str, &str) -> bool; 3] =
@@ -323,7 +323,7 @@ mod tests {
 
     use crate::tool::container::patch::*;
 
-    /// What becomes of a text by a patch that updates one file.
+    /// The result of a patch that updates one file.
     fn update(old: &str, patch: &str) -> Result<String, PatchError> {
         let changes = parse(patch)?;
         let [Change { path, kind: Kind::Update { hunks, .. } }] = &changes[..] else {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn several_anchors_lead_to_one_place() {
+    fn several_anchors_locate_one_hunk() {
         let old = "class A:\n  def f():\n    x\nclass B:\n  def f():\n    x\n";
         let patch = "*** Update File: f\n@@ class B:\n@@   def f():\n-    x\n+    y\n";
         assert_eq!(update(old, patch).unwrap(), "class A:\n  def f():\n    x\nclass B:\n  def f():\n    y\n");
@@ -369,20 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_without_context_go_to_the_end_or_below_their_anchor() {
+    fn lines_without_context_are_added_at_the_end_or_after_their_anchor() {
         assert_eq!(update("a\nb\n", "*** Update File: f\n@@\n+c\n").unwrap(), "a\nb\nc\n");
         assert_eq!(update("a\nb\n", "*** Update File: f\n@@ a\n+c\n").unwrap(), "a\nc\nb\n");
         assert_eq!(update("", "*** Update File: f\n+c\n").unwrap(), "c\n");
     }
 
     #[test]
-    fn white_space_that_a_model_got_wrong_is_forgiven_and_kept() {
+    fn wrong_white_space_is_accepted_and_that_of_the_file_kept() {
         let patch = "*** Update File: f\n@@\n if x:\n-  old\n+\tnew\n";
         assert_eq!(update("\tif x:  \n\told\n", patch).unwrap(), "\tif x:  \n\tnew\n");
     }
 
     #[test]
-    fn line_ends_of_the_file_stay_as_they_are() {
+    fn line_endings_of_the_file_are_kept() {
         let patch = "*** Update File: f\n@@\n-a\n+c\n";
         assert_eq!(update("a\r\nb\r\n", patch).unwrap(), "c\r\nb\r\n");
         assert_eq!(update("a\nb", patch).unwrap(), "c\nb");
@@ -401,26 +401,26 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_applied_is_told() {
+    fn a_patch_that_does_not_apply_is_explained() {
         let failure = |old: &str, patch: &str| update(old, patch).unwrap_err().to_string();
         insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n-b\n+c\n"), @"
-        f does not hold these lines, in this order:
+        f does not contain these lines, in this order:
         b
         ");
         insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@ fn x\n-b\n+c\n"), @"
-        f does not hold these lines, in this order:
+        f does not contain these lines, in this order:
         fn x
         ");
-        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n a\nrubbish\n"), @r#"line 4 of the patch makes no sense there: "rubbish""#);
+        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n a\nrubbish\n"), @r#"unexpected line 4 of the patch: "rubbish""#);
         insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n a\n"), @"the section for f changes nothing");
-        insta::assert_snapshot!(failure("a\n", "*** Delete File: f\n*** Delete File: f\n"), @"the patch changes f twice; make it one section");
-        insta::assert_snapshot!(failure("a\n", "change a to b, please"), @"the patch has no section `*** Update File: <path>`, `*** Add File: <path>` or `*** Delete File: <path>`, and is no unified diff");
-        insta::assert_snapshot!(failure("a\n", "*** Add File: f\nno plus\n"), @r#"line 2 of the patch makes no sense there: "no plus""#);
+        insta::assert_snapshot!(failure("a\n", "*** Delete File: f\n*** Delete File: f\n"), @"the patch changes f twice; use one section");
+        insta::assert_snapshot!(failure("a\n", "change a to b, please"), @"the patch has no section `*** Update File: <path>`, `*** Add File: <path>` or `*** Delete File: <path>`, and is not a unified diff");
+        insta::assert_snapshot!(failure("a\n", "*** Add File: f\nno plus\n"), @r#"unexpected line 2 of the patch: "no plus""#);
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(\\*\\*\\* (Begin Patch|End Patch|End of File|(Add|Update|Delete) File: [ab]|Move to: c)|--- a/f|\\+\\+\\+ b/f|@@.?|[-+ ]?[ab\\r]{0,2}|.{0,5}\n){0,12}", old in "([ab ]{0,3}\r?\n?){0,6}") {
+        fn no_text_makes_the_parser_panic(text in "(\\*\\*\\* (Begin Patch|End Patch|End of File|(Add|Update|Delete) File: [ab]|Move to: c)|--- a/f|\\+\\+\\+ b/f|@@.?|[-+ ]?[ab\\r]{0,2}|.{0,5}\n){0,12}", old in "([ab ]{0,3}\r?\n?){0,6}") {
             for change in parse(&text).unwrap_or_default() {
                 if let Kind::Update { hunks, .. } = change.kind {
                     let _ = apply("f", &old, &hunks);
@@ -429,7 +429,7 @@ mod tests {
         }
 
         #[test]
-        fn a_patch_made_of_two_texts_leads_from_one_to_the_other(
+        fn a_patch_made_from_two_texts_turns_one_into_the_other(
             before in prop::collection::vec("[a-c]", 0..6),
             removed in prop::collection::vec("[d-f]", 1..4),
             added in prop::collection::vec("[g-i]", 0..4),

@@ -1,4 +1,4 @@
-//! Commands inside an environment, and as much of their output as a model can use.
+//! Runs commands in an environment, and shortens their output for a model.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, time::Duration};
 
@@ -10,17 +10,17 @@ use rollout_env::{
     log::{LogWriter, cut},
 };
 
-/// How much of the start and of the end of an output a model is shown.
+/// How much of the start and of the end of an output is shown to a model.
 const SHOWN_BYTES: u64 = 12 << 10;
 
-/// Linux takes no longer argument than 128 KiB.
+/// Linux limits an argument to 128 KiB.
 const MAX_COMMAND_BYTES: usize = 120 << 10;
 
-/// A minimal image may have no bash. Through one pipe, output and errors come in the order in which they were written.
+/// A minimal image may lack bash. One pipe keeps the order of standard output and standard error.
 const ANY_SHELL: &str =
     r#"exec 2>&1; if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi"#;
 
-/// Runs a command as a model wrote it, and tells what it said and how it ended.
+/// Runs a command of a model, and returns its output and its exit status.
 pub(super) async fn bash(
     environment: &dyn Environment,
     command: &str,
@@ -29,7 +29,7 @@ pub(super) async fn bash(
 ) -> Result<String, ToolFailure> {
     if command.len() > MAX_COMMAND_BYTES {
         let text = format!(
-            "the command has {} bytes, and at most {MAX_COMMAND_BYTES} can be run; write it to a file first",
+            "the command has {} bytes, and the limit is {MAX_COMMAND_BYTES}; write it to a file first",
             command.len()
         );
         return Err(ToolFailure::new("ValueError", text));
@@ -44,12 +44,12 @@ pub(super) async fn bash(
     text.push_str(&match exit.outcome {
         Outcome::Code(code) => format!("[exit code {code}]"),
         Outcome::Signal(signal) => format!("[killed by signal {signal}]"),
-        Outcome::TimedOut => format!("[killed: it still ran after {} seconds]", deadline.as_secs_f64()),
+        Outcome::TimedOut => format!("[killed: timed out after {} seconds]", deadline.as_secs_f64()),
     });
     Ok(text)
 }
 
-/// Runs a command, and returns the start and the end of what it wrote to standard output and error together.
+/// Runs a command, and returns the start and the end of its standard output and error together.
 pub(super) async fn run(
     environment: &dyn Environment,
     argv: &[&str],
@@ -57,7 +57,7 @@ pub(super) async fn run(
     deadline: Duration,
 ) -> Result<(Exit, String), ToolFailure> {
     if argv.iter().any(|argument| argument.contains('\0')) {
-        return Err(ToolFailure::new("ValueError", "a command or path cannot hold a zero byte"));
+        return Err(ToolFailure::new("ValueError", "a command or path cannot contain a zero byte"));
     }
     let files = blocking(|| {
         // Two handles of one open file: both streams append to it.
@@ -80,7 +80,7 @@ pub(super) async fn run(
 }
 
 fn no_output(error: io::Error) -> ToolFailure {
-    ToolFailure::new("InfraError", format!("the output of a command cannot be kept: {error}"))
+    ToolFailure::new("InfraError", format!("cannot store the output of a command: {error}"))
 }
 
 /// The start and the end of a file.
@@ -100,7 +100,7 @@ fn read_at(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As much of a text as a model is shown.
+/// The part of a text that is shown to a model.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let part = SHOWN_BYTES as usize;
     if bytes.len() <= 2 * part {
@@ -117,7 +117,7 @@ mod tests {
     fn long_text_is_cut_in_the_middle_between_characters() {
         assert_eq!(shown(b"short"), "short");
         let long = "é".repeat(20_000);
-        // One byte before makes the cuts fall into characters.
+        // One byte before makes the cuts fall inside characters.
         let text = shown(format!("x{long}").as_bytes());
         let (start, rest) = text.split_once("\n[15425 bytes are left out here]\n").unwrap();
         assert_eq!(start, format!("x{}", "é".repeat(6143)));

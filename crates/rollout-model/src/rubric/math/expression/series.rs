@@ -1,12 +1,12 @@
-//! Sums, products and integrals between limits, which are computed term by term.
+//! Sums, products and integrals with limits, computed term by term.
 
 use super::{Reader, value};
 
 /// Longer sums are not computed.
 const MAX_TERMS: f64 = 1_000.0;
-/// An integral is the sum of so many pieces of it.
+/// The number of intervals of an integral.
 const PIECES: u32 = 64;
-/// Where each piece of an integral is looked at, and how much that counts: Gauss's five points.
+/// Points and weights within an interval: five-point Gauss quadrature.
 const GAUSS: [(f64, f64); 5] = [
     (-0.906_179_845_938_664, 0.236_926_885_056_189_1),
     (-0.538_469_310_105_683_1, 0.478_628_670_499_366_5),
@@ -16,7 +16,7 @@ const GAUSS: [(f64, f64); 5] = [
 ];
 
 impl Reader<'_> {
-    /// What comes of all terms, as in `_{i=1}^{3} i`.
+    /// The sum or product of all terms, as in `_{i=1}^{3} i`.
     pub(super) fn series(&mut self, start: f64, add: fn(f64, f64) -> f64) -> Option<f64> {
         let index = self.subscript()?.to_owned();
         let (letter, first) = index.split_once('=')?;
@@ -70,7 +70,7 @@ impl Reader<'_> {
         self.eat("^").then(|| self.nested(Self::argument))?
     }
 
-    /// Reads with a number for a letter. One within another is not computed: its time would have no bound.
+    /// Evaluates with a value for a variable. Nested series are not computed, because their time would be unbounded.
     fn at(&mut self, letter: char, number: f64, read: impl FnOnce(&mut Self) -> Option<f64>) -> Option<f64> {
         if self.bound.is_some() {
             return None;

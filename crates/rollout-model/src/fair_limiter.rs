@@ -1,4 +1,4 @@
-//! Places for rollouts that several runs share, so that none of them can keep the others out.
+//! A limit on concurrent rollouts that several runs share fairly.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,34 +9,34 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// How many rollouts run at the same time, over all runs that have a [`Share`] of them.
+/// Limits how many rollouts run at the same time, over all runs that have a [`Share`] of it.
 ///
-/// A place that becomes free goes to the run that has the fewest, and among equals to the one that waited longest.
+/// A free permit goes to the run with the fewest permits, and among equals to the one that has waited longest.
 ///
 /// ```
 /// # fn example(model: rollout::model::Model) {
 /// use std::num::NonZeroU32;
-/// use rollout::model::{Places, RunOptions};
+/// use rollout::model::{FairLimiter, RunOptions};
 ///
-/// let places = Places::new(NonZeroU32::new(64).unwrap());
-/// let one = RunOptions::new(model.clone()).share(places.share());
-/// let other = RunOptions::new(model).share(places.share());
+/// let limiter = FairLimiter::new(NonZeroU32::new(64).unwrap());
+/// let one = RunOptions::new(model.clone()).share(limiter.share());
+/// let other = RunOptions::new(model).share(limiter.share());
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Places(Arc<Mutex<Table>>);
+pub struct FairLimiter(Arc<Mutex<Table>>);
 
-/// One run's part of [`Places`]. Clones are the same part.
+/// One run's share of a [`FairLimiter`]. Clones are the same share.
 #[derive(Clone)]
 pub struct Share {
-    places: Places,
+    limiter: FairLimiter,
     party: u64,
 }
 
-/// A place that is taken until this is dropped.
+/// The permit of one rollout. Dropping it returns it.
 #[must_use]
-pub struct Place {
-    places: Places,
+pub struct FairPermit {
+    limiter: FairLimiter,
     party: u64,
 }
 
@@ -44,22 +44,22 @@ struct Table {
     free: u32,
     taken: u32,
     next_party: u64,
-    /// Counts the waits, to tell which is longest.
+    /// Numbers the waiters in order of arrival.
     next_wait: u64,
-    /// Those that have places or wait for some.
+    /// Runs that have permits or wait for them.
     parties: HashMap<u64, Party>,
 }
 
 #[derive(Default)]
 struct Party {
     taken: u32,
-    waiting: VecDeque<(u64, oneshot::Sender<Place>)>,
+    waiting: VecDeque<(u64, oneshot::Sender<FairPermit>)>,
 }
 
-impl Places {
-    /// So many places, all free.
-    pub fn new(places: NonZeroU32) -> Self {
-        let free = places.get();
+impl FairLimiter {
+    /// A limiter with this many permits.
+    pub fn new(permits: NonZeroU32) -> Self {
+        let free = permits.get();
         Self(Arc::new(Mutex::new(Table {
             free,
             taken: 0,
@@ -69,19 +69,19 @@ impl Places {
         })))
     }
 
-    /// A part for one more run.
+    /// A share for one more run.
     pub fn share(&self) -> Share {
         let mut table = self.table();
         table.next_party += 1;
-        Share { places: self.clone(), party: table.next_party }
+        Share { limiter: self.clone(), party: table.next_party }
     }
 
-    /// How many places are taken.
+    /// How many permits are in use.
     pub fn taken(&self) -> usize {
         self.table().taken as usize
     }
 
-    /// How many rollouts wait for a place.
+    /// How many rollouts wait for a permit.
     pub fn waiting(&self) -> usize {
         let table = self.table();
         let waiting = table.parties.values().flat_map(|party| &party.waiting);
@@ -92,56 +92,56 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out what is free.
+    /// Grants the free permits.
     fn settle(&self) {
         let granted = self.table().grant();
-        // Outside the lock: a place whose waiter has just gone is given back here.
+        // Outside the lock: the permit of a waiter that was just cancelled is returned here.
         for (party, waiter) in granted {
-            drop(waiter.send(Place { places: self.clone(), party }));
+            drop(waiter.send(FairPermit { limiter: self.clone(), party }));
         }
     }
 }
 
 impl Share {
-    /// Waits for a place, where places are shared at all.
-    pub async fn place_in(share: Option<&Self>) -> Option<Place> {
+    /// Waits for a permit, if there is a share.
+    pub async fn acquire_from(share: Option<&Self>) -> Option<FairPermit> {
         match share {
-            Some(share) => Some(share.place().await),
+            Some(share) => Some(share.acquire().await),
             None => None,
         }
     }
 
-    /// Waits for a place. Dropping the future gives up the wait.
-    pub async fn place(&self) -> Place {
+    /// Waits for a permit. Dropping the future cancels the wait.
+    pub async fn acquire(&self) -> FairPermit {
         let (waiter, granted) = oneshot::channel();
         {
-            let mut table = self.places.table();
+            let mut table = self.limiter.table();
             table.next_wait += 1;
             let wait = table.next_wait;
             table.parties.entry(self.party).or_default().waiting.push_back((wait, waiter));
         }
-        self.places.settle();
-        granted.await.expect("the table, which this share keeps alive, lets every waiter in that is there")
+        self.limiter.settle();
+        granted.await.expect("the table, which this share keeps alive, grants a permit to every waiter")
     }
 }
 
-impl Drop for Place {
+impl Drop for FairPermit {
     fn drop(&mut self) {
         {
-            let mut table = self.places.table();
+            let mut table = self.limiter.table();
             table.free += 1;
             table.taken -= 1;
             if let Some(party) = table.parties.get_mut(&self.party) {
                 party.taken -= 1;
             }
         }
-        self.places.settle();
+        self.limiter.settle();
     }
 }
 
 impl Table {
-    /// Decides who gets the places that are free.
-    fn grant(&mut self) -> Vec<(u64, oneshot::Sender<Place>)> {
+    /// Decides which waiters get the free permits.
+    fn grant(&mut self) -> Vec<(u64, oneshot::Sender<FairPermit>)> {
         self.parties.retain(|_, party| {
             while party.waiting.front().is_some_and(|(_, waiter)| waiter.is_closed()) {
                 party.waiting.pop_front();
@@ -168,22 +168,22 @@ impl Table {
     }
 }
 
-impl fmt::Debug for Places {
+impl fmt::Debug for FairLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
-        write!(f, "Places({} taken, {} free)", table.taken, table.free)
+        write!(f, "FairLimiter({} taken, {} free)", table.taken, table.free)
     }
 }
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({} of {:?})", self.party, self.places)
+        write!(f, "Share({} of {:?})", self.party, self.limiter)
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for FairPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({})", self.party)
+        write!(f, "FairPermit({})", self.party)
     }
 }
 
@@ -193,79 +193,79 @@ mod tests {
 
     use super::*;
 
-    fn places(number: u32) -> Places {
-        Places::new(NonZeroU32::new(number).unwrap())
+    fn limiter(number: u32) -> FairLimiter {
+        FairLimiter::new(NonZeroU32::new(number).unwrap())
     }
 
-    /// A wait that has begun.
-    fn wait(share: &Share) -> BoxFuture<'static, Place> {
+    /// A wait that has started.
+    fn wait(share: &Share) -> BoxFuture<'static, FairPermit> {
         let share = share.clone();
-        let mut wait = async move { share.place().await }.boxed();
+        let mut wait = async move { share.acquire().await }.boxed();
         match (&mut wait).now_or_never() {
-            Some(place) => std::future::ready(place).boxed(),
+            Some(permit) => std::future::ready(permit).boxed(),
             None => wait,
         }
     }
 
     #[tokio::test]
-    async fn no_more_places_are_taken_than_there_are() {
-        let places = places(2);
-        let share = places.share();
-        let held = [share.place().await, share.place().await];
+    async fn no_more_permits_are_granted_than_there_are() {
+        let limiter = limiter(2);
+        let share = limiter.share();
+        let held = [share.acquire().await, share.acquire().await];
         let third = wait(&share);
-        assert_eq!((places.taken(), places.waiting()), (2, 1));
+        assert_eq!((limiter.taken(), limiter.waiting()), (2, 1));
         drop(held);
         let third = third.await;
-        assert_eq!((places.taken(), places.waiting()), (1, 0));
+        assert_eq!((limiter.taken(), limiter.waiting()), (1, 0));
         drop(third);
-        assert_eq!(places.taken(), 0);
-        assert!(places.table().parties.len() <= 1);
+        assert_eq!(limiter.taken(), 0);
+        assert!(limiter.table().parties.len() <= 1);
     }
 
     #[tokio::test]
-    async fn a_free_place_goes_to_the_run_that_has_fewest() {
-        let places = places(4);
-        let (greedy, modest) = (places.share(), places.share());
+    async fn a_free_permit_goes_to_the_run_with_the_fewest() {
+        let limiter = limiter(4);
+        let (greedy, modest) = (limiter.share(), limiter.share());
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(greedy.place().await);
+            held.push(greedy.acquire().await);
         }
         let mut of_greedy: Vec<_> = (0..9).map(|_| wait(&greedy)).collect();
         let mut of_modest: Vec<_> = (0..9).map(|_| wait(&modest)).collect();
         let mut got = String::new();
         let mut kept = Vec::new();
-        for place in held {
-            drop(place);
+        for permit in held {
+            drop(permit);
             let modest_first = (&mut of_modest[0]).now_or_never();
-            let place = match modest_first {
-                Some(place) => {
+            let permit = match modest_first {
+                Some(permit) => {
                     got.push('m');
                     drop(of_modest.remove(0));
-                    place
+                    permit
                 }
                 None => {
                     got.push('g');
                     of_greedy.remove(0).now_or_never().unwrap()
                 }
             };
-            kept.push(place);
+            kept.push(permit);
         }
         assert_eq!(got, "mmgg", "both have two in the end");
     }
 
     #[tokio::test]
-    async fn a_wait_that_is_given_up_costs_no_place() {
-        let places = places(1);
-        let share = places.share();
-        let first = share.place().await;
+    async fn a_cancelled_wait_takes_no_permit() {
+        let limiter = limiter(1);
+        let share = limiter.share();
+        let first = share.acquire().await;
         let given_up = wait(&share);
         let granted_and_dropped = wait(&share);
         let last = wait(&share);
         drop(given_up);
-        assert_eq!(places.waiting(), 2);
+        assert_eq!(limiter.waiting(), 2);
         drop(first);
         drop(granted_and_dropped);
-        drop(last.now_or_never().expect("the place came back"));
-        assert_eq!((places.taken(), places.waiting()), (0, 0));
+        drop(last.now_or_never().expect("the permit was returned"));
+        assert_eq!((limiter.taken(), limiter.waiting()), (0, 0));
     }
 }
