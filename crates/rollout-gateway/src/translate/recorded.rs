@@ -1,0 +1,48 @@
+//! Recorded calls in one form, whatever dialect the agent spoke: that of Chat Completions.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{AnswerContext, Target, TranslationError, request};
+use crate::{Dialect, record::CallRecord};
+
+/// A call in the form of Chat Completions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatForm {
+    /// The body of the request.
+    pub request: Value,
+    /// The body of the response.
+    pub response: Value,
+}
+
+impl CallRecord {
+    /// The call in the form of Chat Completions; none if it has no response, or if that form cannot express it.
+    pub fn chat_form(&self) -> Option<ChatForm> {
+        let response = self.response.clone()?;
+        if self.dialect == Dialect::Chat {
+            return Some(ChatForm { request: self.request.clone(), response });
+        }
+        let translated = || -> Result<ChatForm, TranslationError> {
+            let target = Target {
+                model: &self.model,
+                asked: &self.model,
+                stream: false,
+                now: self.started.as_second(),
+            };
+            let request = request(self.dialect, Dialect::Chat, self.request.clone(), &target)?;
+            let context = AnswerContext {
+                client: Dialect::Chat,
+                upstream: self.dialect,
+                model: self.model.clone(),
+                tools: BTreeMap::new(),
+                calls: request.context.calls,
+                turns: request.context.turns,
+                wants_usage: true,
+                now: self.started.as_second(),
+            };
+            Ok(ChatForm { request: request.body, response: context.response(response)? })
+        };
+        translated().ok()
+    }
+}

@@ -1,0 +1,121 @@
+//! A call to an upstream of the same dialect changes nothing that need not change.
+
+use std::io::Write as _;
+
+use rollout_gateway::{Dialect, ModelRoute, Upstream};
+use rollout_testkit::{ModelReply, ModelServer, Split};
+use serde_json::{Value, json};
+
+use crate::support::{DIALECTS, KEY, Setup, question, text_of};
+
+/// A response with fields and spaces that no program of today would write.
+const ODD: &str = "{ \"id\":\"x\",\"choices\" : [{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"4\"},\
+                   \"finish_reason\":\"stop\"}],  \"big\":123456789012345678901234567890, \"é\": \"\\u00e9\" }";
+
+#[tokio::test]
+async fn a_response_comes_back_byte_for_byte() {
+    let server = ModelServer::always(ModelReply::raw(200, ODD));
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    assert_eq!(setup.ask(Dialect::Chat, false).await, (200, ODD.to_owned()));
+}
+
+#[tokio::test]
+async fn a_stream_comes_back_byte_for_byte_in_every_dialect() {
+    for dialect in DIALECTS {
+        let reply =
+            ModelReply::text("It is 4, é.").field("strange", json!(1.50)).comments().split(Split::Bytes(7));
+        let server = ModelServer::always(reply);
+        let (path, mut body) = question(dialect, true);
+        if dialect == Dialect::Chat {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        let unmapped = |spec: &mut rollout_gateway::SessionSpec| {
+            let upstream = Upstream::new(server.root(), dialect);
+            spec.routes = vec![ModelRoute { pattern: "*".to_owned(), model: None, upstream }];
+        };
+        let setup = Setup::with(&server, dialect, |_| (), unmapped).await;
+        let direct = setup.http.post(format!("{}{path}", server.root())).json(&body);
+        let direct =
+            direct.header("anthropic-version", "2023-06-01").send().await.unwrap().text().await.unwrap();
+        let response = setup.post(path, &body).send().await.unwrap();
+        let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
+        // The server counts its replies in their ids.
+        let passed = response.text().await.unwrap().replace("-1\"", "-0\"");
+        assert_eq!(passed, direct, "{dialect:?}");
+        assert!(content_type.starts_with("text/event-stream"), "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_unknown_fields() {
+    let server = ModelServer::always(ModelReply::text("4")).key(KEY);
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    let body =
+        json!({"model": "any", "messages": [{"role": "user", "content": "2+2?"}], "new": {"a": [1e2]}});
+    let response = setup.post("/v1/chat/completions", &body).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let sent = &server.requests()[0];
+    assert_eq!(sent.body["new"], json!({"a": [1e2]}));
+    assert_eq!(sent.body["model"], "real-model");
+    assert_eq!(sent.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+    let closed = setup.close().await;
+    let call = &closed.calls[0];
+    assert_eq!((call.model_asked.as_str(), call.model.as_str(), call.status), ("any", "real-model", 200));
+    assert_eq!(call.request, body);
+    assert_eq!(text_of(Dialect::Chat, call.response.as_ref().unwrap()), "4");
+}
+
+#[tokio::test]
+async fn every_dialect_is_answered_and_recorded_whole_and_streamed() {
+    for dialect in DIALECTS {
+        for stream in [false, true] {
+            let server = ModelServer::always(ModelReply::text("It is 4.")).key(KEY);
+            let setup = Setup::new(&server, dialect).await;
+            let (status, _) = setup.ask(dialect, stream).await;
+            let closed = setup.close().await;
+            assert_eq!((status, closed.summary.turns), (200, 1), "{dialect:?} {:?}", server.refusals());
+            let call = &closed.calls[0];
+            let response = call.response.as_ref().unwrap();
+            assert_eq!(text_of(dialect, response), "It is 4.", "{response}");
+            assert_eq!(call.usage.as_ref().unwrap().completion_tokens, 4, "{dialect:?} {stream}");
+            assert_eq!((call.streamed, call.tries, &call.error), (stream, 1, &None));
+            assert!(call.first_token.unwrap() <= call.latency);
+            assert_eq!(server.requests()[0].model(), "real-model");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chat_stream_has_usage_for_the_record_and_only_on_request_for_the_agent() {
+    let server = ModelServer::always(ModelReply::text("It is 4."));
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    let (_, body) = setup.ask(Dialect::Chat, true).await;
+    assert!(!body.contains("prompt_tokens"), "{body}");
+    assert!(body.ends_with("data: [DONE]\n\n"), "{body}");
+    let (path, mut asking) = question(Dialect::Chat, true);
+    asking["stream_options"] = json!({"include_usage": true});
+    let body = setup.post(path, &asking).send().await.unwrap().text().await.unwrap();
+    assert!(body.contains("prompt_tokens"), "{body}");
+    let closed = setup.close().await;
+    assert!(closed.calls.iter().all(|call| call.usage.is_some()));
+}
+
+#[tokio::test]
+async fn compressed_requests_are_accepted() {
+    let server = ModelServer::always(ModelReply::text("4"));
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    let (path, body) = question(Dialect::Chat, false);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(body.to_string().as_bytes()).unwrap();
+    let zstd = zstd::encode_all(body.to_string().as_bytes(), 0).unwrap();
+    for (encoding, bytes, status) in [
+        ("gzip", gzip.finish().unwrap(), 200),
+        ("zstd", zstd, 200),
+        ("zstd", b"not zstd".to_vec(), 400),
+        ("rot13", body.to_string().into_bytes(), 400),
+    ] {
+        let request = setup.post(path, &Value::Null).header("content-encoding", encoding).body(bytes);
+        assert_eq!(request.send().await.unwrap().status(), status, "{encoding}");
+    }
+    assert_eq!(setup.close().await.calls.len(), 2);
+}

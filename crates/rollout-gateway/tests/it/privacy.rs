@@ -1,0 +1,80 @@
+//! Keys stay in the gateway, and provider-side tools stay out of requests.
+
+use rollout_core::redact::Redactor;
+use rollout_gateway::Dialect;
+use rollout_testkit::{ModelReply, ModelServer, files_holding};
+use serde_json::json;
+
+use crate::support::{DIALECTS, KEY, Setup, question};
+
+#[tokio::test]
+async fn the_real_key_is_in_no_answer_and_no_file() {
+    for dialect in DIALECTS {
+        // An upstream that repeats the key in its errors, and a model that says it.
+        let server = ModelServer::sequence([
+            ModelReply::error(401, format!("Incorrect API key provided: {KEY}")),
+            ModelReply::error(500, format!("cannot use {KEY}")),
+            ModelReply::text(format!("the key is {KEY} and password-of-task")),
+        ]);
+        let secrets = Redactor::new(["password-of-task"]);
+        let setup = Setup::with(&server, dialect, |_| (), |spec| spec.secrets = secrets).await;
+        for _ in 0..2 {
+            let (status, body) = setup.ask(dialect, false).await;
+            assert!(status >= 400 && !body.contains(KEY) && body.contains("[redacted]"), "{body}");
+        }
+        setup.ask(dialect, true).await;
+        let token = setup.session.token().to_owned();
+        let closed = setup.close().await;
+        assert_eq!(closed.calls.len(), 3);
+        for secret in [KEY, &token, "password-of-task"] {
+            assert_eq!(files_holding(closed.dir.path(), secret), [""; 0], "{secret}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn headers_of_the_agent_are_passed_on_without_its_credentials() {
+    let server = ModelServer::always(ModelReply::text("4"));
+    let setup = Setup::new(&server, Dialect::Messages).await;
+    let (path, body) = question(Dialect::Messages, false);
+    let request = setup
+        .post(&format!("{path}?beta=true"), &body)
+        .header("anthropic-beta", "new-things")
+        .header("anthropic-version", "2023-06-01")
+        .header("x-stainless-retry-count", "0")
+        .header("cookie", "a=b")
+        .header("x-claude-code-session-id", "s-1");
+    assert_eq!(request.send().await.unwrap().status(), 200);
+    let sent = &server.requests()[0];
+    assert_eq!(sent.header("anthropic-beta"), Some("new-things"));
+    assert_eq!(sent.header("x-api-key"), Some(KEY));
+    for name in ["authorization", "x-stainless-retry-count", "cookie"] {
+        assert_eq!(sent.header(name), None, "{name}");
+    }
+    let closed = setup.close().await;
+    assert_eq!(closed.calls[0].session_ids["x-claude-code-session-id"], "s-1");
+    assert_eq!(closed.calls[0].retry, Some(0));
+}
+
+#[tokio::test]
+async fn tools_of_the_provider_are_removed_unless_they_are_allowed() {
+    for allowed in [false, true] {
+        let server = ModelServer::always(ModelReply::text("4"));
+        let setup =
+            Setup::with(&server, Dialect::Responses, |_| (), |spec| spec.provider_tools = allowed).await;
+        let (path, mut body) = question(Dialect::Responses, false);
+        let own = json!({"type": "function", "name": "shell", "parameters": {"type": "object"}});
+        body["tools"] = json!([own, {"type": "web_search"}]);
+        assert_eq!(setup.post(path, &body).send().await.unwrap().status(), 200);
+        let requests = server.requests();
+        let sent = &requests[0].body["tools"];
+        let closed = setup.close().await;
+        let removed: Vec<&str> = closed.calls[0].removed.iter().map(String::as_str).collect();
+        if allowed {
+            assert_eq!((sent, removed), (&body["tools"], vec![]));
+        } else {
+            assert_eq!((sent, removed), (&json!([own]), vec!["web_search"]));
+        }
+        assert_eq!(closed.calls[0].request["tools"], body["tools"]);
+    }
+}
