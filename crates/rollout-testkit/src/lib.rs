@@ -13,6 +13,7 @@ mod large;
 mod leftover;
 mod library;
 mod model;
+mod npm;
 mod process;
 mod python;
 mod repo;
@@ -39,6 +40,7 @@ pub use model::{
     Cut, Hold, ModelReply, ModelRequest, ModelServer, Reasoning, RequestDialect, Script, Split, TokenCounts,
     TokenFields,
 };
+pub use npm::NpmRegistry;
 pub use process::in_own_process;
 pub use python::Python;
 pub use repo::TestRepo;

@@ -33,6 +33,11 @@ impl Python {
         Self { interpreter: path.trim_end().into() }
     }
 
+    /// The directory of the interpreter and of the programs that came with the packages.
+    pub fn programs(&self) -> &Path {
+        self.interpreter.parent().expect("a program is in a directory")
+    }
+
     /// Sends requests to the verifiers library, and returns its answers. The requests are defined in
     /// `verifiers.py`.
     ///

@@ -10,14 +10,14 @@ use serde_json::Value;
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
     /// The `environment` section of a job file. Its environments must reach the loopback of this machine, where
-    /// tests listen for scripts.
+    /// tests listen for scripts. Its `provider_config` has a `network`, which can also be `none`.
     fn environment(&self) -> Value;
 
     /// The provider of the section, which stores its data below this directory.
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider>;
 
-    /// An image with bash, coreutils, util-linux and findutils, and Debian's usual users. No other image is
-    /// available.
+    /// An image with bash, coreutils, util-linux, findutils and perl-base, and Debian's usual users. No other
+    /// image is available.
     fn base_image(&self) -> &str {
         "test"
     }

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    net::SocketAddr,
     os::fd::OwnedFd,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -131,6 +132,10 @@ impl Environment for TimedEnvironment {
 
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
         self.times.of("exec_on_terminal", self.inner.exec_on_terminal(argv, terminal)).await
+    }
+
+    async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        self.times.of("offer", self.inner.offer(service)).await
     }
 
     async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {

@@ -7,7 +7,7 @@ macro_rules! conformance {
     ($subject:expr) => {
         $crate::conformance! { $subject;
             phases rewards processes separate errors images missing limits hostile
-            cancel preserve snapshots files commands models isolation verdict losses
+            cancel preserve snapshots files commands tunnel models isolation verdict losses
         }
     };
     ($subject:expr; $($module:ident)*) => {
@@ -215,6 +215,23 @@ macro_rules! conformance_module {
             orphans_that_end_leave_no_trace
             commands_run_side_by_side
             a_user_can_open_a_terminal
+        }
+    };
+    (tunnel $subject:expr) => {
+        $crate::conformance_cases! { tunnel $subject;
+            a_service_of_the_host_answers_agent_and_verifier_with_and_without_a_network
+            many_connections_at_once_keep_their_data_apart
+            connections_above_the_limit_wait_for_others_to_end
+            large_data_arrives_whole_in_both_directions_at_once
+            each_direction_of_a_connection_can_end_before_the_other
+            a_slow_reader_on_either_side_holds_up_nothing_else
+            connections_and_commands_with_much_output_share_the_way_out
+            output_that_is_not_taken_holds_up_neither_connections_nor_commands
+            a_connection_to_a_service_that_refuses_is_reset
+            a_reset_on_one_side_is_not_an_orderly_end_on_the_other
+            an_offer_outlives_the_processes_inside_and_a_snapshot
+            several_services_have_ports_of_their_own
+            a_connection_ends_on_the_host_with_its_environment
         }
     };
     (isolation $subject:expr) => {

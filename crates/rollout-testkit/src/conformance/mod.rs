@@ -33,7 +33,7 @@
 //! ```
 //!
 //! Cases run whole jobs with the library and check the job's directory, or call the [`Environment`] itself. Their
-//! scripts only need a minimal Debian: bash, coreutils, findutils, grep, util-linux. No case is skipped: a provider
+//! scripts only need a minimal Debian: bash, coreutils, findutils, grep, perl-base, util-linux. No case is skipped: a provider
 //! declares what it cannot do with [`Subject::lacks`].
 //!
 //! [`Environment`]: rollout::environment::Environment
@@ -59,6 +59,7 @@ pub mod rewards;
 pub mod separate;
 pub mod snapshots;
 mod suite;
+pub mod tunnel;
 pub mod verdict;
 
 pub use crate::subject::{Ability, Subject};

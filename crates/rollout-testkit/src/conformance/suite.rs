@@ -57,14 +57,14 @@ impl Suite {
     /// Creates an environment for a task, works in it, and removes it.
     #[track_caller]
     pub fn inside(&self, task: TestTask, work: impl AsyncFnOnce(&Inside)) {
+        inside(&self.job().task(task).oracle(), work);
+    }
+
+    /// The same, in an environment without a network.
+    #[track_caller]
+    pub(crate) fn inside_alone(&self, task: TestTask, work: impl AsyncFnOnce(&Inside)) {
         let job = self.job().task(task).oracle();
-        runtime().block_on(async {
-            let (environment, scratch) = make(&job).await;
-            let inside = Inside { environment, scratch };
-            work(&inside).await;
-            inside.environment.destroy().await.expect("destroy the environment");
-        });
-        job.expect_nothing_left();
+        inside(&job.set("environment/provider_config/network", json!("none")), work);
     }
 
     /// Creates an environment, kills it from outside while a command runs in it, and returns the result of the
@@ -101,6 +101,18 @@ impl Suite {
         });
         job.expect_nothing_left();
     }
+}
+
+/// Creates an environment for the only task of a job, works in it, and removes it.
+#[track_caller]
+fn inside(job: &TestJob<Library>, work: impl AsyncFnOnce(&Inside)) {
+    runtime().block_on(async {
+        let (environment, scratch) = make(job).await;
+        let inside = Inside { environment, scratch };
+        work(&inside).await;
+        inside.environment.destroy().await.expect("destroy the environment");
+    });
+    job.expect_nothing_left();
 }
 
 /// Creates an environment for a job's only task. Its provider has been dropped.

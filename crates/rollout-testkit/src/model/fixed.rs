@@ -14,10 +14,11 @@ use hyper::{
 use super::{
     anthropic,
     body::Body,
-    chat,
+    chat, google,
     render::{Rendering, frames},
-    reply::{Form, ModelReply, ScriptedMessage},
+    reply::{Form, ModelReply},
     request::{RequestDialect, RequestFlags},
+    responses,
 };
 
 /// One reply for each turn of a conversation. Only messages: no status, no delay.
@@ -41,8 +42,9 @@ impl Fixed {
         Self { replies, written: RwLock::default() }
     }
 
-    pub(super) fn reply(&self, dialect: RequestDialect, request: &[u8]) -> Response<Body> {
-        let (asked, turns) = RequestFlags::scan(dialect, request);
+    pub(super) fn reply(&self, dialect: RequestDialect, path: &str, request: &[u8]) -> Response<Body> {
+        let (mut asked, turns) = RequestFlags::scan(dialect, request);
+        asked.stream |= path.ends_with(":streamGenerateContent");
         let key = (turns.min(self.replies.len() - 1), asked);
         let found = self.written.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let written = found.unwrap_or_else(|| {
@@ -60,21 +62,22 @@ impl Fixed {
         let Form::Message(said) = &reply.form else { unreachable!("new takes only messages") };
         let rendering = Rendering { asked, number: turn, model: "fixed", prompt_ids: vec![1; 10] };
         let (content_type, body) = if asked.stream {
-            let events = by_dialect(asked.dialect, chat::events, anthropic::events)(said, &rendering);
+            let events = match asked.dialect {
+                RequestDialect::Chat => chat::events(said, &rendering),
+                RequestDialect::Messages => anthropic::events(said, &rendering),
+                RequestDialect::Responses => responses::events(said, &rendering),
+                RequestDialect::Gemini => google::events(said, &rendering),
+            };
             ("text/event-stream", frames(reply, &events).concat().into())
         } else {
-            let body = by_dialect(asked.dialect, chat::body, anthropic::body)(said, &rendering);
+            let body = match asked.dialect {
+                RequestDialect::Chat => chat::body(said, &rendering),
+                RequestDialect::Messages => anthropic::body(said, &rendering),
+                RequestDialect::Responses => responses::body(said, &rendering),
+                RequestDialect::Gemini => google::body(said, &rendering),
+            };
             ("application/json", body.to_string().into())
         };
         Written { content_type: HeaderValue::from_static(content_type), body }
-    }
-}
-
-type Writer<T> = fn(&ScriptedMessage, &Rendering) -> T;
-
-fn by_dialect<T>(dialect: RequestDialect, chat: Writer<T>, messages: Writer<T>) -> Writer<T> {
-    match dialect {
-        RequestDialect::Chat => chat,
-        RequestDialect::Messages => messages,
     }
 }

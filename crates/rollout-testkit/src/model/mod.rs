@@ -1,14 +1,16 @@
-//! A scripted model server on loopback that follows the protocols of OpenAI and Anthropic.
+//! A scripted model server on loopback that follows the protocols of OpenAI, Anthropic and Google.
 
 mod anthropic;
 mod benchmark;
 mod body;
 mod chat;
 mod fixed;
+mod google;
 mod hold;
 mod render;
 mod reply;
 mod request;
+mod responses;
 mod script;
 mod serve;
 mod token;

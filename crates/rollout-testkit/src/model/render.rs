@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::{
     anthropic,
     body::Body,
-    chat,
+    chat, google,
     reply::{Call, Cut, Form, ModelReply, ScriptedMessage, Split, TokenCounts, Tokens},
     request::{RequestDialect, RequestFlags},
-    token,
+    responses, token,
 };
 
 /// The parts of a request that its reply repeats.
@@ -66,12 +66,16 @@ pub(super) fn render(reply: &ModelReply, rendering: &Rendering) -> Response<Body
             let mut events = match dialect {
                 RequestDialect::Chat => chat::events(said, rendering),
                 RequestDialect::Messages => anthropic::events(said, rendering),
+                RequestDialect::Responses => responses::events(said, rendering),
+                RequestDialect::Gemini => google::events(said, rendering),
             };
             if let Some(message) = &reply.failure {
                 events.truncate(events.len() / 2);
                 events.push(match dialect {
                     RequestDialect::Chat => Event::data(&chat::error(500, None, message)),
                     RequestDialect::Messages => anthropic::event("error", anthropic::error(529, message)),
+                    RequestDialect::Responses => responses::failure(message),
+                    RequestDialect::Gemini => Event::data(&google::error(500, message)),
                 });
             }
             (200, "text/event-stream; charset=utf-8", Body::stream(frames(reply, &events)))
@@ -80,6 +84,8 @@ pub(super) fn render(reply: &ModelReply, rendering: &Rendering) -> Response<Body
             let body = match dialect {
                 RequestDialect::Chat => chat::body(said, rendering),
                 RequestDialect::Messages => anthropic::body(said, rendering),
+                RequestDialect::Responses => responses::body(said, rendering),
+                RequestDialect::Gemini => google::body(said, rendering),
             };
             (200, "application/json", Body::whole(body.to_string().into()))
         }
@@ -115,8 +121,9 @@ pub(super) fn refuse(dialect: RequestDialect, status: StatusCode, message: &str)
 
 fn error(dialect: RequestDialect, status: u16, code: Option<&str>, message: &str) -> Bytes {
     let error = match dialect {
-        RequestDialect::Chat => chat::error(status, code, message),
+        RequestDialect::Chat | RequestDialect::Responses => chat::error(status, code, message),
         RequestDialect::Messages => anthropic::error(status, message),
+        RequestDialect::Gemini => google::error(status, message),
     };
     error.to_string().into()
 }

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// What a request for responses includes to get log-probabilities.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
 /// The dialect of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestDialect {
@@ -9,6 +12,10 @@ pub enum RequestDialect {
     Chat,
     /// Anthropic's messages.
     Messages,
+    /// OpenAI's responses.
+    Responses,
+    /// Google's generateContent.
+    Gemini,
 }
 
 impl RequestDialect {
@@ -16,6 +23,10 @@ impl RequestDialect {
         match path {
             "/v1/chat/completions" | "/v1/chat/completions/tokens" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Messages),
+            "/v1/responses" => Some(Self::Responses),
+            path if path.starts_with("/v1beta/models/") && path.ends_with("enerateContent") => {
+                Some(Self::Gemini)
+            }
             _ => None,
         }
     }
@@ -28,6 +39,8 @@ pub struct ModelRequest {
     pub number: usize,
     /// Its dialect.
     pub dialect: RequestDialect,
+    /// Its path.
+    pub path: String,
     /// Its headers, names in lower case.
     pub headers: Vec<(String, String)>,
     /// Its body; null if it was not JSON.
@@ -42,31 +55,53 @@ impl ModelRequest {
 
     /// The conversation.
     pub fn messages(&self) -> &[Value] {
-        self.body["messages"].as_array().map_or(&[], Vec::as_slice)
+        let field = match self.dialect {
+            RequestDialect::Chat | RequestDialect::Messages => "messages",
+            RequestDialect::Responses => "input",
+            RequestDialect::Gemini => "contents",
+        };
+        self.body[field].as_array().map_or(&[], Vec::as_slice)
     }
 
     /// The number of previous turns of the model.
     pub fn turns(&self) -> usize {
-        self.messages().iter().filter(|message| message["role"] == "assistant").count()
+        let of_model = |message: &&Value| {
+            matches!(message["role"].as_str(), Some("assistant" | "model"))
+                || message["type"] == "function_call"
+        };
+        self.messages().iter().filter(of_model).count()
     }
 
     /// The text of the last message.
     pub fn last_text(&self) -> String {
-        self.messages().last().map(|message| text_of(&message["content"])).unwrap_or_default()
+        if let Value::String(input) = &self.body["input"] {
+            return input.clone();
+        }
+        let text = |message: &Value| {
+            let content = ["content", "parts", "output"].iter().find_map(|field| message.get(*field));
+            content.map(text_of)
+        };
+        self.messages().last().and_then(text).unwrap_or_default()
     }
 
     /// The model's name.
     pub fn model(&self) -> &str {
-        self.body["model"].as_str().unwrap_or_default()
+        let in_path = self.path.rsplit('/').next().and_then(|last| last.split(':').next());
+        match self.dialect {
+            RequestDialect::Gemini => in_path.unwrap_or_default(),
+            _ => self.body["model"].as_str().unwrap_or_default(),
+        }
     }
 
     pub(super) fn asked(&self) -> RequestFlags {
         let flag = |name: &str| self.body[name] == true;
         RequestFlags {
             dialect: self.dialect,
-            stream: flag("stream"),
+            stream: flag("stream") || self.path.ends_with(":streamGenerateContent"),
             include_usage: self.body["stream_options"]["include_usage"] == true,
-            logprobs: flag("logprobs"),
+            logprobs: flag("logprobs")
+                || self.body["generationConfig"]["responseLogprobs"] == true
+                || self.body["include"].as_array().is_some_and(|list| list.contains(&LOGPROBS.into())),
             token_ids: flag("return_token_ids"),
             tokens_as_ids: flag("return_tokens_as_token_ids"),
         }
@@ -154,6 +189,7 @@ mod tests {
         let request = ModelRequest {
             number: 0,
             dialect: RequestDialect::Chat,
+            path: String::new(),
             headers: Vec::new(),
             body: body.clone(),
         };
@@ -169,6 +205,7 @@ mod tests {
         let request = |content: Value| ModelRequest {
             number: 0,
             dialect: RequestDialect::Messages,
+            path: String::new(),
             headers: Vec::new(),
             body: json!({"messages": [{"role": "user", "content": content}]}),
         };

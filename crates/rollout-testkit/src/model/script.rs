@@ -80,12 +80,14 @@ impl Script {
     }
 
     /// Plays the model of the repository's examples: it calculates, guesses numbers, opens a safe, judges, knows two
-    /// shell commands, and uses the tools of benchmarks.
+    /// shell commands, uses the tools of benchmarks, and investigates.
     pub fn examples() -> Self {
         Self::by(|request| {
             let asked = request.messages().iter().find(|message| message["role"] == "user");
             let asked = asked.map(|message| text_of(&message["content"])).unwrap_or_default();
             match judged(request) {
+                // The prompt of `rollout investigate` has fenced blocks, too.
+                _ if investigates(request) => ModelReply::text(FINDINGS),
                 Some(right) => ModelReply::text(if right { "yes" } else { "no" }),
                 None if request.body["tools"][0]["function"]["name"] == "price" => buy(request, &asked),
                 None if request.body["tools"][0]["function"]["name"] == "dial" => dial(request),
@@ -109,6 +111,14 @@ impl Script {
             }
         })
     }
+}
+
+const FINDINGS: &str =
+    r#"{"difficulty": "easy", "feasible": true, "failure_root_cause": "The agent did not try."}"#;
+
+/// Whether the request asks why a trial failed.
+fn investigates(request: &ModelRequest) -> bool {
+    request.messages().iter().any(|message| text_of(&message["content"]).contains("failure_root_cause"))
 }
 
 /// Asks for the price in "What do 3 apples cost?", and multiplies.

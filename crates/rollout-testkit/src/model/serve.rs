@@ -103,6 +103,11 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         return Ok(json_response(&token::tokenized(&body)));
     }
+    if request.method() == Method::POST && is_count(path) {
+        let body = request.into_body().collect().await.map_err(|_| CutHere)?.to_bytes();
+        let tokens = body.len() / 4;
+        return Ok(json_response(&json!({"input_tokens": tokens, "totalTokens": tokens})));
+    }
     let Some(dialect) = RequestDialect::of(path) else {
         return Ok(match (request.method(), path) {
             (&Method::GET, "/v1/models") => models(),
@@ -116,13 +121,14 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
     let body = body.collect().await.map_err(|_| CutHere)?.to_bytes();
     let number = shared.served.fetch_add(1, Ordering::Relaxed);
     let script = match &shared.script.0 {
-        Kind::Fixed(fixed) => return Ok(fixed.reply(dialect, &body)),
+        Kind::Fixed(fixed) => return Ok(fixed.reply(dialect, head.uri.path(), &body)),
         Kind::By(script) => script,
     };
     let headers = head.headers.iter();
     let request = Arc::new(ModelRequest {
         number,
         dialect,
+        path: head.uri.path().to_owned(),
         headers: headers
             .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
             .collect(),
@@ -152,6 +158,12 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
         prompt_ids: token::prompt_ids(&request.body),
     };
     Ok(render(&reply, &rendering))
+}
+
+/// Whether a request asks only for the number of its tokens.
+fn is_count(path: &str) -> bool {
+    matches!(path, "/v1/messages/count_tokens" | "/v1/responses/input_tokens")
+        || path.ends_with(":countTokens")
 }
 
 fn models() -> Response<Body> {

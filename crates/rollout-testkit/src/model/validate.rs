@@ -1,4 +1,4 @@
-//! Validates requests like strict servers, in both dialects.
+//! Validates requests like strict servers, in each dialect.
 
 mod chat;
 mod messages;
@@ -32,6 +32,13 @@ pub(super) fn validate(request: &ModelRequest, key: Option<&str>) -> Result<(), 
             Err("anthropic-version: header is required".to_owned())
         }
         RequestDialect::Messages => messages::validate(&request.body),
+        RequestDialect::Responses => {
+            check_text("model", &request.body["model"]).and_then(|()| match &request.body["input"] {
+                Value::String(_) => Ok(()),
+                items => list("input", items).map(drop),
+            })
+        }
+        RequestDialect::Gemini => list("contents", &request.body["contents"]).map(drop),
     };
     checked.map_err(refused)
 }
@@ -49,7 +56,8 @@ fn given_key(request: &ModelRequest) -> Result<Option<&str>, Refusal> {
         None => None,
     };
     match request.dialect {
-        RequestDialect::Chat => Ok(bearer),
+        RequestDialect::Chat | RequestDialect::Responses => Ok(bearer),
+        RequestDialect::Gemini => Ok(request.header("x-goog-api-key")),
         RequestDialect::Messages => Ok(request.header("x-api-key").or(bearer)),
     }
 }

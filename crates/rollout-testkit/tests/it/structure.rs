@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The crates from the bottom up. A crate depends only on those before it.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 13] = [
     "rollout-core",
     "rollout-settings",
     "rollout-guest",
@@ -15,8 +15,9 @@ const LAYERS: [&str; 12] = [
     "rollout-env",
     "rollout-model",
     "rollout-record",
-    "rollout",
     "rollout-http",
+    "rollout-gateway",
+    "rollout",
     "rollout-tools",
     "rollout-testkit",
     "rollout-cli",

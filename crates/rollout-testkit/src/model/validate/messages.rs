@@ -55,6 +55,13 @@ fn check_conversation(messages: &[Value]) -> Result<(), String> {
         let (kinds, answers): (&[&str], bool) = match message["role"].as_str() {
             Some("user") => (&["text", "image", "document", "tool_result"], true),
             Some("assistant") => (&["text", "thinking", "redacted_thinking", "tool_use"], false),
+            // Claude Code adds to its instructions in the middle of a conversation.
+            Some("system") if index > 0 => {
+                for (index, block) in blocks.iter().enumerate() {
+                    check_block(&format!("{place}.content.{index}"), block, &["text"])?;
+                }
+                continue;
+            }
             _ => return Err(format!("{place}.role: expected \"user\" or \"assistant\"")),
         };
         for (index, block) in blocks.iter().enumerate() {
