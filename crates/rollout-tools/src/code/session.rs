@@ -194,7 +194,7 @@ fn answer(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duratio
         }
         Outcome::TimedOut => {
             let seconds = (deadline.as_secs_f64() * 100.0).round() / 100.0;
-            add(&format!("[killed: it still ran after {seconds} seconds]"));
+            add(&format!("[killed: timed out after {seconds} seconds]"));
             (None, true)
         }
     };
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(result(Outcome::Code(0), "", ""), "[no output]");
         assert_eq!(result(Outcome::Code(1), "a", "Traceback\n"), "a\nTraceback\n[exit code 1]");
         assert_eq!(result(Outcome::Signal(9), "", ""), "[killed by signal 9]");
-        assert_eq!(result(Outcome::TimedOut, "half", ""), "half\n[killed: it still ran after 1.5 seconds]");
+        assert_eq!(result(Outcome::TimedOut, "half", ""), "half\n[killed: timed out after 1.5 seconds]");
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Session for DocSession {
         match tool {
             "read" => self.read(files, &params).await,
             "search" => self.search(files, &params).await,
-            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `doc:{tool}`"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("unknown tool `doc:{tool}`"))),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct RagSession {
 impl Session for RagSession {
     async fn call(&self, tool: &str, params: Params, _call: &Call) -> Result<Value, ToolError> {
         if tool != "search" {
-            return Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `rag:{tool}`")));
+            return Err(ToolError::new(ErrorCode::InvalidRequest, format!("unknown tool `rag:{tool}`")));
         }
         let query = arguments::required_text(&params, "query")?.to_owned();
         bm25::check_query(&query)?;

@@ -199,9 +199,9 @@ impl Table {
         let nearest = near.filter(|(distance, full)| *distance <= (full.len() / 3).max(1)).min();
         let hint = match nearest {
             Some((_, nearest)) => format!("; did you mean {nearest}?"),
-            None => "; GET /api/v1/tools lists what there is".to_owned(),
+            None => "; GET /api/v1/tools lists the tools".to_owned(),
         };
-        ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool {}{hint}", quoted(name)))
+        ToolError::new(ErrorCode::InvalidRequest, format!("unknown tool {}{hint}", quoted(name)))
     }
 }
 
@@ -341,10 +341,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_suggests_the_nearest() {
-        assert_eq!(found("web:serch"), "4002 there is no tool `web:serch`; did you mean web:search?");
-        assert_eq!(found("doc-raed"), "4002 there is no tool `doc-raed`; did you mean doc:read?");
-        assert_eq!(found("brwse"), "4002 there is no tool `brwse`; did you mean web:browse?");
-        let nothing = "4002 there is no tool `launch_missiles`; GET /api/v1/tools lists what there is";
+        assert_eq!(found("web:serch"), "4002 unknown tool `web:serch`; did you mean web:search?");
+        assert_eq!(found("doc-raed"), "4002 unknown tool `doc-raed`; did you mean doc:read?");
+        assert_eq!(found("brwse"), "4002 unknown tool `brwse`; did you mean web:browse?");
+        let nothing = "4002 unknown tool `launch_missiles`; GET /api/v1/tools lists the tools";
         assert_eq!(found("launch_missiles"), nothing);
         assert_eq!(found(&"x".repeat(300)), "4002 the tool name is too long");
     }

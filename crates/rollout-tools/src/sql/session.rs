@@ -57,7 +57,7 @@ impl Session for SqlSession {
                     "truncated": table.cut.is_some(),
                 }))
             }
-            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `sql:{tool}`"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("unknown tool `sql:{tool}`"))),
         }
     }
 }
