@@ -1,5 +1,4 @@
-//! Attempts of a model at container tasks, scored as a group: [`TaskRollouts::attempt`], run by the engine of every
-//! other job.
+//! Attempts of a model at container tasks, scored as a group: [`TaskRollouts::attempt`]. They run as a job.
 
 use std::{
     collections::BTreeSet,
@@ -8,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use futures_util::future::BoxFuture;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -22,9 +22,9 @@ use rollout_model::{
     Cause, Error, ErrorKind, Model, RolloutInput, Rubric, Share, State, output::state_to_output,
 };
 
-/// Tasks in containers that models are trained on.
+/// Tasks in containers for the training of models.
 ///
-/// What an attempt comes to is what the tests of the task say. Nothing is kept of it but the row that is returned.
+/// The tests of the task give the reward of an attempt. Only the returned row is kept.
 ///
 /// ```no_run
 /// # use std::{num::NonZeroU32, sync::Arc};
@@ -53,24 +53,24 @@ pub struct TaskRollouts {
 /// How a task is attempted.
 #[derive(Debug, Clone)]
 pub struct TaskAttempts {
-    /// How often: the size of the group.
+    /// The number of attempts: the size of the group.
     pub attempts: NonZeroU32,
-    /// Who attempts.
+    /// The model.
     pub model: Arc<Model>,
     /// How advantages are computed from the rewards of the group.
     pub advantage: Advantage,
-    /// Fields of the state that go into the rows.
+    /// Fields of the state to include in the rows.
     pub columns: Vec<String>,
-    /// Where each attempt takes a place first, if other runs take some too.
+    /// Each attempt waits for a permit of this share, if other runs share a limit with it.
     pub share: Option<Share>,
-    /// What must not be written anywhere, beside the secrets of the job.
+    /// Secrets to mask, in addition to those of the job.
     pub secrets: Vec<String>,
-    /// Stops the attempts.
+    /// Cancels the attempts.
     pub cancel: Cancel,
 }
 
 impl TaskAttempts {
-    /// So many attempts by a model, with group means for a baseline.
+    /// This many attempts of a model, with the mean of the group as the baseline.
     pub fn new(attempts: NonZeroU32, model: impl Into<Arc<Model>>) -> Self {
         Self {
             attempts,
@@ -84,12 +84,12 @@ impl TaskAttempts {
     }
 }
 
-/// What attempts at a task came to.
+/// The results of the attempts at a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskOutputs {
-    /// A row for each attempt, in their order.
+    /// A row for each attempt, in order.
     pub outputs: Vec<RolloutOutput>,
-    /// Whether the attempts were cut short, so that rows are missing.
+    /// Whether the attempts were cancelled, so that rows are missing.
     pub cancelled: bool,
 }
 
@@ -104,29 +104,32 @@ impl TaskRollouts {
         self.plan.tasks()
     }
 
-    /// Attempts the task at this place, and scores the attempts as a group.
+    /// Attempts the task at this index, and scores the attempts as a group.
     ///
-    /// An attempt that failed or timed out is out of the baseline of the advantages, and has none itself. The number of
-    /// the example in its row is the place of the task.
-    pub async fn attempt(&self, task: usize, how: TaskAttempts) -> Result<TaskOutputs, JobError> {
-        let TaskAttempts { attempts, model, advantage, columns, share, secrets, cancel } = how;
-        let plan = self.plan.of_task(task, attempts, Arc::clone(&model), &secrets);
-        let scratch = blocking(TempDir::new).await;
-        let scratch = scratch.map_err(|source| JobError::Directory { path: std::env::temp_dir(), source })?;
-        let ended = Arc::new(Mutex::new(Vec::new()));
-        let directory = scratch.path().to_owned();
-        let mut job = Job::in_scratch(plan, Arc::clone(&self.provider), directory, share);
-        job.collect(Gather(Arc::clone(&ended)));
-        let (events, _) = mpsc::unbounded_channel();
-        let run = job.run(events, cancel).await;
-        if let Err(error) = blocking(move || scratch.close()).await {
-            tracing::warn!(%error, "the files of an attempt could not be removed");
-        }
-        let cancelled = run?.cancelled;
-        let ended = mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
-        let example = Example { id: task as u64, name: self.tasks()[task].name(), model };
-        let outputs = example.rows(ended, advantage, &columns).await;
-        Ok(TaskOutputs { outputs, cancelled })
+    /// An attempt that failed or timed out is excluded from the baseline of the advantages, and has no advantage. The
+    /// `example_id` in its row is the index of the task.
+    pub fn attempt(&self, task: usize, how: TaskAttempts) -> BoxFuture<'_, Result<TaskOutputs, JobError>> {
+        Box::pin(async move {
+            let TaskAttempts { attempts, model, advantage, columns, share, secrets, cancel } = how;
+            let plan = self.plan.of_task(task, attempts, Arc::clone(&model), &secrets);
+            let scratch = blocking(TempDir::new).await;
+            let scratch =
+                scratch.map_err(|source| JobError::Directory { path: std::env::temp_dir(), source })?;
+            let ended = Arc::new(Mutex::new(Vec::new()));
+            let directory = scratch.path().to_owned();
+            let mut job = Job::in_scratch(plan, Arc::clone(&self.provider), directory, share);
+            job.collect(Gather(Arc::clone(&ended)));
+            let (events, _) = mpsc::unbounded_channel();
+            let run = job.run(events, cancel).await;
+            if let Err(error) = blocking(move || scratch.close()).await {
+                tracing::warn!(%error, "cannot remove the files of an attempt");
+            }
+            let cancelled = run?.cancelled;
+            let ended = mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+            let example = Example { id: task as u64, name: self.tasks()[task].name(), model };
+            let outputs = example.rows(ended, advantage, &columns).await;
+            Ok(TaskOutputs { outputs, cancelled })
+        })
     }
 }
 
@@ -136,10 +139,10 @@ impl fmt::Debug for TaskRollouts {
     }
 }
 
-/// A trial that is over, with its conversation if it came to one.
+/// A finished trial, with its conversation if there was one.
 type Attempt = (Arc<TrialResult>, Option<Box<State>>);
 
-/// Gathers attempts while they end.
+/// Collects attempts when they end.
 struct Gather(Arc<Mutex<Vec<Attempt>>>);
 
 impl Collector for Gather {
@@ -171,7 +174,7 @@ impl Example<'_> {
                 (result, state)
             })
             .unzip();
-        // What the tests say is all that the rubric knows.
+        // The rubric knows only the rewards of the tests.
         let rewards: Vec<f64> = results.iter().map(|result| result.reward.unwrap_or(0.0)).collect();
         let mut rubric =
             Rubric::new().advantage(advantage).group_reward("reward", 1.0, move |_| rewards.clone());
@@ -192,7 +195,7 @@ impl Example<'_> {
         rows.collect()
     }
 
-    /// The state of an attempt, also of one that ended before its conversation.
+    /// The state of an attempt, even if it ended before its conversation.
     fn state(&self, result: &TrialResult, state: Option<Box<State>>) -> State {
         let mut state = match state {
             Some(state) => *state,
@@ -211,7 +214,7 @@ impl Example<'_> {
     }
 }
 
-/// The error of a trial as that of a rollout.
+/// Converts the error of a trial to that of a rollout.
 fn error_of(TrialError { kind, message }: &TrialError) -> Error {
     let of_rollout = match kind.fault() {
         FailureCause::Infrastructure => ErrorKind::Infra,

@@ -1,4 +1,4 @@
-//! From what a job file says about models and interactions to what runs.
+//! Builds models and interactions from the configuration of a job.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,104 +10,126 @@ use crate::{
     config::{
         CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, InteractionConfig,
         InteractionKind, McpConfig, ModelConfig, ParserConfig, PythonToolConfig, RubricEntry, ScoreConfig,
-        StopWhen, ToolConfig, UserConfig, UserKind, load_task_config,
+        StopWhen, ToolConfig, UserConfig, UserKind, dialect_name, load_task_config,
     },
     job::{ExampleSet, ExampleWriter, StoredExamples},
 };
 use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
 use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
+use rollout_gateway::Dialect;
 use rollout_model::{
     DuplicateTool, Interaction, InvalidPattern, Model, MultiTurn, PythonError, PythonWorker, PythonWorkers,
     RolloutInput, Rubric, Sandboxed, SimulatedUser, SingleTurn, Stop, ToolUse,
-    client::{Client, ClientConfig, ClientError, Prices, PricesError},
+    client::{Client, ClientConfig, ClientDialect, ClientError, Prices, PricesError},
     dataset::{ExamplesError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
     rubric::{Command, Judge, PythonReward},
     tool::{self, Tool, container},
 };
 
-/// Why a model or an interaction of a job file cannot be used.
+/// Why a model or an interaction cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// There can be no client for a model.
-    #[error("the model `{model}` cannot be used")]
+    /// The client of a model cannot be created.
+    #[error("cannot set up the model `{model}`")]
     Client {
-        /// The server's name for it.
+        /// The name of the model.
         model: String,
-        /// Why.
+        /// The cause.
         source: ClientError,
     },
-    /// A price is no price.
-    #[error("the prices of `{model}` cannot be used")]
+    /// A price is invalid.
+    #[error("invalid prices of `{model}`")]
     Prices {
-        /// The server's name for it.
+        /// The name of the model.
         model: String,
-        /// Why.
+        /// The cause.
         source: PricesError,
     },
-    /// The examples are not as they have to be.
-    #[error("the examples {place} cannot be used")]
+    /// Only agents with a preset support the model's API.
+    #[error(
+        "the model `{model}` has `dialect: {dialect}`, which only agents with a preset can use; write `chat` or `messages`"
+    )]
+    Dialect {
+        /// The name of the model.
+        model: String,
+        /// The API.
+        dialect: &'static str,
+    },
+    /// The examples are invalid.
+    #[error("invalid examples {place}")]
     Dataset {
-        /// Where they are.
+        /// Their file.
         place: String,
-        /// What is wrong with them.
+        /// The problems.
         source: ExamplesError,
     },
-    /// Two tools are of one name.
-    #[error("the tools cannot be used")]
+    /// Two tools have the same name.
+    #[error("cannot set up the tools")]
     Tools(#[from] DuplicateTool),
-    /// What would come of the rollouts could not be scored or saved.
-    #[error("the interaction cannot be used")]
+    /// Its rollouts could not be scored or saved.
+    #[error("invalid interaction")]
     Unusable(#[from] Unusable),
-    /// A parser cannot find anything.
-    #[error("the parser cannot be used")]
+    /// A parser is invalid.
+    #[error("invalid parser")]
     Parser(#[from] XmlError),
-    /// An MCP server gives no tools.
+    /// The tools of an MCP server are not available.
     #[cfg(feature = "mcp")]
-    #[error("the tools cannot be used")]
+    #[error("cannot set up the tools")]
     Mcp(#[from] tool::mcp::McpError),
     /// A Python function cannot be called.
-    #[error("the Python functions cannot be used")]
+    #[error("cannot set up the Python functions")]
     Python(#[from] PythonError),
-    /// A hidden argument is not one of its tool.
-    #[error("the tools cannot be used")]
+    /// A tool does not have a hidden argument.
+    #[error("cannot set up the tools")]
     Hidden(#[from] tool::UnknownArgument),
-    /// A stop condition waits for a call of a tool that is not there.
-    #[error("the stop condition `{condition}` waits for a call of `{tool}`, and no tool has that name")]
+    /// A stop condition names an unknown tool.
+    #[error("the stop condition `{condition}` names the unknown tool `{tool}`")]
     UnknownTool {
         /// The condition.
         condition: String,
-        /// The tool that is not there.
+        /// The unknown tool.
         tool: String,
     },
-    /// A stop condition is no regular expression.
-    #[error("a stop condition cannot be used")]
+    /// A stop condition has an invalid regular expression.
+    #[error("invalid stop condition")]
     Pattern(#[from] InvalidPattern),
-    /// This build of Rollout cannot reach MCP servers.
+    /// This build of Rollout does not support MCP servers.
     #[cfg(not(feature = "mcp"))]
-    #[error("this build of Rollout has no MCP, which the tools need; build it with the feature `mcp`")]
+    #[error(
+        "this build of Rollout does not support MCP, which the tools need; build it with the feature `mcp`"
+    )]
     Mcp,
 }
 
-/// What the interactions of a job run in.
+/// The resources that the interactions of a job share.
 #[derive(Clone)]
-pub struct Surroundings {
-    /// Makes the containers.
+pub struct InteractionContext {
+    /// Creates the containers.
     pub provider: Arc<dyn Provider>,
-    /// Labels what the provider makes.
+    /// A label for the provider's resources.
     pub job: String,
-    /// Call Python functions.
+    /// The workers that call Python functions.
     pub python: PythonWorkers,
 }
 
-impl fmt::Debug for Surroundings {
+impl fmt::Debug for InteractionContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Surroundings({}, {})", self.provider.name(), self.job)
+        write!(f, "InteractionContext({}, {})", self.provider.name(), self.job)
     }
 }
 
-/// The model that a job file describes. Nobody is asked yet.
+/// The API for a conversation with the model itself.
+fn own_dialect(config: &ModelConfig) -> Result<ClientDialect, BuildError> {
+    match config.dialect {
+        Dialect::Chat => Ok(ClientDialect::Chat),
+        Dialect::Messages => Ok(ClientDialect::Messages),
+        other => Err(BuildError::Dialect { model: config.name.clone(), dialect: dialect_name(other) }),
+    }
+}
+
+/// The model of a job file. Sends no requests.
 ///
 /// ```
 /// use rollout::{config, model};
@@ -128,7 +150,7 @@ pub fn model(config: &ModelConfig) -> Result<Model, BuildError> {
     let client = Client::new(ClientConfig {
         base_urls: config.base_urls.clone(),
         api_key: config.api_key.as_ref().map(secret),
-        dialect: config.dialect,
+        dialect: own_dialect(config)?,
         headers: config.headers.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
         extra_body: config.extra_body.clone(),
         stream: config.stream,
@@ -149,20 +171,20 @@ pub fn model(config: &ModelConfig) -> Result<Model, BuildError> {
     })
 }
 
-/// The interaction that a job file describes, with its examples in the order in which they are attempted.
+/// The interaction of a job file, with its examples in the order of their attempts.
 ///
-/// Without surroundings it can be looked at, not run: no container is made, and no MCP server is started.
+/// Without a context it can be inspected but not run: no container is created, and no MCP server is started.
 pub async fn examples(
     name: &DatasetName,
     config: &InteractionConfig,
-    surroundings: Option<&Surroundings>,
+    context: Option<&InteractionContext>,
 ) -> Result<ExampleSet, BuildError> {
-    let worker = match surroundings {
-        Some(surroundings) => surroundings.python.get(&config.python, &config.directory),
+    let worker = match context {
+        Some(context) => context.python.get(&config.python, &config.directory),
         None => python(config),
     };
-    let interaction = interaction(name, config, surroundings, &worker).await?;
-    if surroundings.is_some() {
+    let interaction = interaction(name, config, context, &worker).await?;
+    if context.is_some() {
         check_functions(config, &worker).await?;
     }
     let mut rollouts = Rollouts::shared(interaction, rubric_with(config, &worker)?)
@@ -185,7 +207,7 @@ pub async fn examples(
     Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), examples: Arc::new(examples) })
 }
 
-/// Puts the examples where their number costs no memory.
+/// Stores the examples in a file, so that they need no memory.
 async fn stored(name: &DatasetName, config: &InteractionConfig) -> Result<StoredExamples, ExamplesError> {
     let format = Format {
         system_prompt: config.system_prompt.clone(),
@@ -216,7 +238,7 @@ async fn stored(name: &DatasetName, config: &InteractionConfig) -> Result<Stored
 async fn interaction(
     name: &DatasetName,
     config: &InteractionConfig,
-    surroundings: Option<&Surroundings>,
+    context: Option<&InteractionContext>,
     worker: &PythonWorker,
 ) -> Result<Arc<dyn Interaction>, BuildError> {
     let stops = stops(config, worker)?;
@@ -225,23 +247,23 @@ async fn interaction(
         InteractionKind::MultiTurn => {
             let conversation = match &config.user {
                 Some(user) => MultiTurn::with_user(simulated(user, config, worker)?),
-                // Nothing but the model speaks; its limits end the conversation.
+                // Only the model replies; its limits end the conversation.
                 None => MultiTurn::new(async |_, _| Ok(Messages::new())),
             };
             Ok(Arc::new(stops.into_iter().fold(conversation, MultiTurn::stop)))
         }
         InteractionKind::ToolUse => {
-            let tools = tools(config, surroundings.is_some(), worker).await?;
-            if surroundings.is_some() {
+            let tools = tools(config, context.is_some(), worker).await?;
+            if context.is_some() {
                 check_called(config, &tools)?;
             }
             let tools = ToolUse::new(tools)?.stop_errors(config.stop_errors.iter().map(String::as_str));
             let tools = stops.into_iter().fold(tools, ToolUse::stop);
-            match (&config.environment, surroundings) {
-                (Some(container), Some(surroundings)) => {
+            match (&config.environment, context) {
+                (Some(container), Some(context)) => {
                     let template = template(name, container);
-                    let provider = Arc::clone(&surroundings.provider);
-                    Ok(Arc::new(Sandboxed::new(provider, template, surroundings.job.as_str(), tools)))
+                    let provider = Arc::clone(&context.provider);
+                    Ok(Arc::new(Sandboxed::new(provider, template, context.job.as_str(), tools)))
                 }
                 _ => Ok(Arc::new(tools)),
             }
@@ -249,8 +271,8 @@ async fn interaction(
     }
 }
 
-/// The conditions of an interaction. They are asked in the order in which they are written, after that for errors and
-/// before those for limits.
+/// The conditions of an interaction. They are checked in the order of the configuration, after the condition for errors
+/// and before those for limits.
 fn stops(config: &InteractionConfig, worker: &PythonWorker) -> Result<Vec<Stop>, BuildError> {
     const AFTER_ERRORS: i32 = 99;
     let parser = shared_parser(config)?;
@@ -270,7 +292,7 @@ fn stops(config: &InteractionConfig, worker: &PythonWorker) -> Result<Vec<Stop>,
     made.collect()
 }
 
-/// Finds out whether there are the tools whose calls end a rollout.
+/// Checks that the tools in stop conditions exist.
 fn check_called(config: &InteractionConfig, tools: &[Arc<dyn Tool>]) -> Result<(), BuildError> {
     for stop in &config.stop {
         if let StopWhen::Called(tool) = &stop.when
@@ -282,7 +304,7 @@ fn check_called(config: &InteractionConfig, tools: &[Arc<dyn Tool>]) -> Result<(
     Ok(())
 }
 
-/// The other side of a conversation.
+/// The simulated user of a conversation.
 fn simulated(
     user: &UserConfig,
     config: &InteractionConfig,
@@ -300,12 +322,12 @@ fn simulated(
     Ok(made.end(user.end.as_str()))
 }
 
-/// What calls the Python functions of an interaction that is in no job. Nothing is started before the first call.
+/// The Python worker of an interaction outside of a job. It starts with the first call.
 fn python(config: &InteractionConfig) -> PythonWorker {
     PythonWorkers::new(config.directory.as_path()).get(&config.python, &config.directory)
 }
 
-/// Finds out before the first rollout whether there are the functions that are called.
+/// Checks before the first rollout that the Python functions exist.
 async fn check_functions(config: &InteractionConfig, worker: &PythonWorker) -> Result<(), BuildError> {
     let scores = config.rubric.iter().filter_map(|entry| match &entry.score {
         ScoreConfig::Python { function, .. } => Some(function),
@@ -337,7 +359,7 @@ async fn tools(
             ToolConfig::Python(tool) if connect => {
                 tools.push(hidden(python_tool(tool, worker).await?, &tool.hidden)?);
             }
-            // Only Python can say what it takes.
+            // Python tools are described by Python itself.
             ToolConfig::Python(_) => {}
             ToolConfig::Container(kinds) => {
                 tools.extend(container::tools(kinds, container::COMMAND_TIMEOUT));
@@ -345,7 +367,7 @@ async fn tools(
             ToolConfig::Mcp(_) => {}
         }
     }
-    // These come last because their names give way to those of the author's own tools.
+    // These come last, because names of the author's own tools take precedence.
     for tool in config.tools.iter().filter(|_| connect) {
         if let ToolConfig::Mcp(server) = tool {
             let found = mcp_tools(server, config, &tools).await?;
@@ -373,7 +395,7 @@ async fn python_tool(tool: &PythonToolConfig, worker: &PythonWorker) -> Result<A
     Ok(tool::python_as(worker, tool.function.clone(), tool.timeout, def))
 }
 
-/// A tool without the arguments that the rollout gives it.
+/// A tool without the arguments that the rollout fills in.
 fn hidden(
     tool: Arc<dyn Tool>,
     places: &IndexMap<String, String>,
@@ -386,7 +408,8 @@ fn hidden(
     tool::hide(tool, &names, move |arguments, state| {
         for (name, place) in &places {
             let value = state.find(place).ok_or_else(|| {
-                let message = format!("the rollout has no `{place}`, which is the argument `{name}`");
+                let message =
+                    format!("the rollout has no `{place}`, which is needed for the argument `{name}`");
                 tool::ToolFailure::new("KeyError", message)
             })?;
             arguments.insert(name.clone(), value);
@@ -427,7 +450,7 @@ async fn mcp_tools(
     Err(BuildError::Mcp)
 }
 
-/// The container of an interaction as providers know it: a task without tests.
+/// The container of an interaction in the form of providers: a task without tests.
 fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTemplate {
     let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
     let (context, docker_image) = match &container.image {
@@ -445,7 +468,7 @@ fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTempl
     }
 }
 
-/// The rubric that an interaction describes.
+/// The rubric of an interaction.
 pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
     rubric_with(config, &python(config))
 }
@@ -492,7 +515,7 @@ fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubr
     Ok(rubric)
 }
 
-/// Finds the answer, where nothing else does so.
+/// The default parser of answers.
 fn shared_parser(config: &InteractionConfig) -> Result<Arc<dyn Parser>, XmlError> {
     Ok(config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain)))
 }

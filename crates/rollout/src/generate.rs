@@ -1,4 +1,4 @@
-//! Many rollouts: [`Rollouts::generate`] and [`Rollouts::evaluate`], run by the engine of every other job.
+//! Many rollouts: [`Rollouts::generate`] and [`Rollouts::evaluate`]. They run as a job.
 
 use std::{
     fmt,
@@ -25,17 +25,17 @@ use rollout_model::{AsyncHook, BoxFuture, Model, RolloutInput, Share, dataset};
 use rollout_record::hub::{Hub, HubError, Push, PushFile, Pushed, RepoName};
 use rollout_record::metadata::GenerateMetadata;
 
-/// Called after each group: with all rows, those that are new, and what all of them come to.
+/// Called after each group: with all rows, the new ones, and the totals.
 type OnProgress = Box<
     dyn for<'a> Fn(&'a [RolloutOutput], &'a [RolloutOutput], &'a GenerateMetadata) -> BoxFuture<'a, ()>
         + Send
         + Sync,
 >;
 
-/// Called once before the first rollout: with how many there are in all, and how many are still to do.
+/// Called once before the first rollout: with the number of all rollouts, and of those that remain.
 type OnStart = Box<dyn FnOnce(usize, usize) + Send>;
 
-/// Who attempts, how many at a time, and what is kept.
+/// Options of a run: the model, the concurrency, and what is saved.
 ///
 /// ```
 /// # fn example(model: rollout::model::Model) {
@@ -66,7 +66,7 @@ enum Save {
 }
 
 impl RunOptions {
-    /// A model. Nothing is saved, nothing tried again, and all rollouts run at the same time, unless told otherwise.
+    /// A model. By default nothing is saved, nothing is retried, and all rollouts run at the same time.
     pub fn new(model: impl Into<Arc<Model>>) -> Self {
         Self {
             model: model.into(),
@@ -90,7 +90,7 @@ impl RunOptions {
         Self { max_concurrent: NonZeroU32::new(rollouts), ..self }
     }
 
-    /// Has each rollout wait for one of the places that several runs share.
+    /// Makes each rollout wait for a permit of a limit that several runs share.
     #[must_use]
     pub fn share(self, share: Share) -> Self {
         Self { share: Some(share), ..self }
@@ -102,32 +102,32 @@ impl RunOptions {
         Self { save: Save::Under(PathBuf::from("outputs")), ..self }
     }
 
-    /// Saves rows and averages in this directory. What is there already is not done again.
+    /// Saves rows and averages in this directory. Rows that exist there are not repeated.
     #[must_use]
     pub fn save_to(self, directory: impl Into<PathBuf>) -> Self {
         Self { save: Save::To(directory.into()), ..self }
     }
 
-    /// Fields of the state that go into the rows, in the place of those of the [`Rollouts`].
+    /// Fields of the state to include in the rows, instead of those of the [`Rollouts`].
     #[must_use]
     pub fn state_columns<S: Into<String>>(self, columns: impl IntoIterator<Item = S>) -> Self {
         Self { state_columns: Some(columns.into_iter().map(Into::into).collect()), ..self }
     }
 
-    /// Whether each rollout is scored by itself, whatever the [`Rollouts`] say.
+    /// Whether each rollout is scored separately, instead of the setting of the [`Rollouts`].
     #[must_use]
     pub fn independent_scoring(self, independent_scoring: bool) -> Self {
         Self { independent_scoring: Some(independent_scoring), ..self }
     }
 
-    /// How often a rollout is tried again whose error may not come back: one of the infrastructure, or a response
-    /// without sense. The first wait is a second, each next one twice as long.
+    /// How often a rollout is retried after a temporary error: an infrastructure error or a malformed response. The
+    /// first wait is one second, and each following wait is twice as long.
     #[must_use]
     pub fn max_retries(self, max_retries: u32) -> Self {
         self.retry(job::rollouts::retry_config(max_retries))
     }
 
-    /// How often a rollout is tried again, and after which waits.
+    /// How often and after which waits a rollout is retried.
     #[must_use]
     pub fn retry(self, retry: RetryConfig) -> Self {
         Self { retry, ..self }
@@ -135,12 +135,11 @@ impl RunOptions {
 
     /// Calls this before the first rollout.
     #[must_use]
-    pub fn on_start(self, told: impl FnOnce(usize, usize) + Send + 'static) -> Self {
-        Self { on_start: Some(Box::new(told)), ..self }
+    pub fn on_start(self, on_start: impl FnOnce(usize, usize) + Send + 'static) -> Self {
+        Self { on_start: Some(Box::new(on_start)), ..self }
     }
 
-    /// Calls this after each group: with all rows, those that are new, and what all of them come to. No group is
-    /// recorded while it works.
+    /// Calls this after each group: with all rows, the new ones, and the totals. No group is recorded while it runs.
     ///
     /// ```
     /// # use rollout::model::{Model, RunOptions};
@@ -161,20 +160,20 @@ impl RunOptions {
         Self { on_progress: Some(on_progress), ..self }
     }
 
-    /// Pushes rows and averages to a dataset of a hub in the end. They have to be saved too.
+    /// Pushes rows and averages to a dataset of a hub at the end. They must be saved too.
     #[must_use]
     pub fn push_to_hf_hub(self, hub: Hub) -> Self {
         Self { hub: Some(hub), ..self }
     }
 
-    /// The dataset to push to, in the place of `<env_id>_<model>_n<examples>_r<rollouts per example>` of whoever has
-    /// the token.
+    /// The dataset to push to. By default `<env_id>_<model>_n<examples>_r<rollouts per example>` of the owner of the
+    /// token.
     #[must_use]
     pub fn hf_hub_dataset_name(self, name: RepoName) -> Self {
         Self { hub_dataset: Some(name), ..self }
     }
 
-    /// Stops the run.
+    /// Sets the token that cancels the run.
     #[must_use]
     pub fn cancel(self, cancel: Cancel) -> Self {
         Self { cancel, ..self }
@@ -190,7 +189,7 @@ impl fmt::Debug for RunOptions {
     }
 }
 
-/// Which examples of a dataset are evaluated, and how often.
+/// The examples of a dataset to evaluate, and how often.
 ///
 /// ```
 /// use rollout::model::Examples;
@@ -204,9 +203,9 @@ impl fmt::Debug for RunOptions {
 pub struct Examples {
     /// How many examples; none for all.
     pub num_examples: Option<usize>,
-    /// Rollouts of each example.
+    /// The number of rollouts of each example.
     pub rollouts_per_example: NonZeroU32,
-    /// The seed of the order from which the first examples are taken; none for that of the dataset.
+    /// The seed of the shuffle before the first examples are taken; none for the order of the dataset.
     pub shuffle_seed: Option<u64>,
 }
 
@@ -217,30 +216,30 @@ impl Default for Examples {
 }
 
 impl Examples {
-    /// Every example, once.
+    /// Every example, one rollout each.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The first so many examples, once each.
+    /// The first `num_examples` examples, one rollout each.
     pub fn first(num_examples: usize) -> Self {
         Self { num_examples: Some(num_examples), ..Self::default() }
     }
 
-    /// The same examples with so many rollouts of each; at least one.
+    /// The same examples, with this many rollouts of each; at least one.
     #[must_use]
     pub fn rollouts(self, rollouts_per_example: u32) -> Self {
         let rollouts_per_example = NonZeroU32::new(rollouts_per_example).unwrap_or(NonZeroU32::MIN);
         Self { rollouts_per_example, ..self }
     }
 
-    /// As many examples, taken from an order that depends on the seed alone.
+    /// The same number of examples, from an order that depends only on the seed.
     #[must_use]
     pub fn shuffle(self, seed: u64) -> Self {
         Self { shuffle_seed: Some(seed), ..self }
     }
 
-    /// The examples that are chosen.
+    /// The selected examples.
     fn of(self, dataset: &[RolloutInput]) -> Vec<RolloutInput> {
         let count = self.num_examples.unwrap_or(usize::MAX);
         match self.shuffle_seed {
@@ -254,55 +253,55 @@ impl Examples {
     }
 }
 
-/// What many rollouts came to.
+/// The results of many rollouts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOutputs {
-    /// The rows by example, those of earlier runs in the same directory included.
+    /// The rows by example, including those of earlier runs in the same directory.
     pub outputs: Vec<RolloutOutput>,
-    /// What they come to.
+    /// Their totals.
     pub metadata: GenerateMetadata,
-    /// Whether somebody cut the run short, so that rows are missing.
+    /// Whether the run was cancelled, so that rows are missing.
     pub cancelled: bool,
-    /// What came of the push, if one was asked for and nobody cut the run short.
+    /// The result of the push, if one was requested and the run was not cancelled.
     pub pushed: Option<Pushed>,
 }
 
 /// Why rollouts could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// There is nothing to do.
-    #[error("there are no examples to run; give the rollouts a dataset, or `generate` some inputs")]
+    /// There are no examples.
+    #[error("no examples to run; set a dataset, or pass inputs to `generate`")]
     NoExamples,
-    /// The examples cannot be put where the run finds them.
-    #[error("cannot keep the examples in a temporary file")]
+    /// The examples cannot be stored for the run.
+    #[error("cannot write the examples to a temporary file")]
     Store(#[source] io::Error),
-    /// There are more rollouts than one run can have.
+    /// There are more rollouts than one run supports.
     #[error(transparent)]
     TooMany(PlanError),
-    /// What would come of it could not be scored or saved.
+    /// The rollouts could not be scored or saved.
     #[error(transparent)]
     Unusable(#[from] Unusable),
-    /// What is saved in the directory cannot be continued.
+    /// The saved results in the directory cannot be continued.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The run had to stop.
+    /// The run failed.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// There would be no files to push.
-    #[error("results that are not saved cannot be pushed; call `save_results` or `save_to` too")]
+    /// There are no files to push.
+    #[error("cannot push results that are not saved; call `save_results` or `save_to` too")]
     Unsaved,
-    /// The results are saved and could not be pushed.
-    #[error("the results are in {}, and could not be pushed", directory.display())]
+    /// The results are saved, but could not be pushed.
+    #[error("cannot push the results; they are saved in {}", directory.display())]
     Push {
-        /// Where they are saved.
+        /// The directory of the results.
         directory: PathBuf,
-        /// Why.
+        /// The cause.
         source: HubError,
     },
 }
 
 impl GenerateError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Resume(error) => error.hint(),
@@ -315,24 +314,26 @@ impl GenerateError {
 }
 
 impl Rollouts {
-    /// Runs and scores a rollout for each input. Inputs of the same `example_id` make a group.
-    pub async fn generate(
+    /// Runs and scores a rollout for each input. Inputs with the same `example_id` form a group.
+    pub fn generate(
         &self,
         inputs: Vec<RolloutInput>,
         options: RunOptions,
-    ) -> Result<GenerateOutputs, GenerateError> {
-        self.clone().run(inputs, NonZeroU32::MIN, options).await
+    ) -> BoxFuture<'_, Result<GenerateOutputs, GenerateError>> {
+        Box::pin(async move { self.clone().run(inputs, NonZeroU32::MIN, options).await })
     }
 
     /// Runs and scores rollouts of examples of the dataset.
-    pub async fn evaluate(
+    pub fn evaluate(
         &self,
         sample: Examples,
         options: RunOptions,
-    ) -> Result<GenerateOutputs, GenerateError> {
-        let inputs = sample.of(&self.dataset);
-        let rollouts = Self { shuffled: Some(sample.shuffle_seed), ..self.clone() };
-        rollouts.run(inputs, sample.rollouts_per_example, options).await
+    ) -> BoxFuture<'_, Result<GenerateOutputs, GenerateError>> {
+        Box::pin(async move {
+            let inputs = sample.of(&self.dataset);
+            let rollouts = Self { shuffled: Some(sample.shuffle_seed), ..self.clone() };
+            rollouts.run(inputs, sample.rollouts_per_example, options).await
+        })
     }
 
     async fn run(
@@ -401,11 +402,11 @@ impl Rollouts {
         let gathered = Arc::new(Mutex::new(None));
         let all = job.take_earlier();
         job.collect(Gather { all, on_progress: options.on_progress, gathered: Arc::clone(&gathered) });
-        // Whoever calls this listens to progress, not to events.
+        // Callers use `on_progress` instead of events.
         let (events, _) = mpsc::unbounded_channel();
         job.run(events, options.cancel).await?;
         let gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut gathered: GenerateOutputs = gathered.expect("a job that ends well tells its end");
+        let mut gathered: GenerateOutputs = gathered.expect("a job that succeeds reports its end");
         if let (Some(hub), Some(directory), false) = (options.hub, directory, gathered.cancelled) {
             let dataset = options.hub_dataset.unwrap_or_else(|| {
                 RepoName::tidy(&format!("{env_id}_{}_n{num_examples}_r{per_example}", name.replace('/', "_")))
@@ -420,7 +421,7 @@ impl Rollouts {
 /// Pushes the rows and averages of a directory.
 async fn push(hub: &Hub, dataset: RepoName, directory: &Path) -> Result<Pushed, HubError> {
     let mut files = Vec::new();
-    // A directory of another program goes on with its own name for the rows.
+    // A directory of another program keeps its own name for the rows.
     for name in ["outputs.jsonl", "results.jsonl", "metadata.json"] {
         let path = directory.join(name);
         if tokio::fs::try_exists(&path).await.unwrap_or(false) {
@@ -430,7 +431,7 @@ async fn push(hub: &Hub, dataset: RepoName, directory: &Path) -> Result<Pushed, 
     hub.push(&Push::files(dataset, files), &mut |_| {}).await
 }
 
-/// Gathers rows while they come.
+/// Collects rows when they are finished.
 struct Gather {
     all: Vec<RolloutOutput>,
     on_progress: Option<OnProgress>,
@@ -465,13 +466,13 @@ impl Collector for Gather {
     }
 }
 
-/// A directory for one run, beside those of the same environment and model.
+/// A directory for one run, next to those of the same environment and model.
 fn new_directory(base: &Path, env_id: &str, model: &str) -> PathBuf {
     let pair = format!("{}--{}", flat(env_id), flat(model));
     base.join("evals").join(pair).join(format!("{:08x}", fastrand::u32(..)))
 }
 
-/// A name without directories in it.
+/// A name without directories.
 fn flat(name: &str) -> String {
     name.replace(['/', '\\'], "--")
 }

@@ -10,20 +10,20 @@
 //!
 //! The tour, from a job file to its result:
 //!
-//! 1. [`config::load_job`] reads a job file into a [`config::LoadedJob`], or tells every problem at once.
+//! 1. [`config::load_job`] reads a job file into a [`config::LoadedJob`], or reports every problem at once.
 //! 2. [`task::Sources`] turns the job's datasets into tasks on this machine.
 //! 3. [`job::Plan`] enumerates the trials: agents × tasks × attempts.
 //! 4. [`environment::connect`] finds the [`environment::Provider`] of the job's environments.
-//! 5. [`job::Job`] makes the directory; [`job::Job::run`] runs the trials and tells [`event::Event`]s.
+//! 5. [`job::Job`] creates the directory; [`job::Job::run`] runs the trials and sends [`event::Event`]s.
 //! 6. [`trial`] is one trial: image, start, install, execute, verify, collect, teardown.
-//! 7. [`result`] is what comes out, and [`record`] is how it gets to the disk.
+//! 7. [`result`] has the types of results, and [`record`] saves them.
 //!
-//! An agent may be a model, and then a task may also be an example of an interaction: no container, but a conversation
-//! that a rubric scores. [`model`] leads from a single question to tools, and is where to start for those who write
-//! environments in Rust; such trials run on the same [`job`].
+//! An agent may be a model, and then a task may also be an example of an interaction: a conversation without a
+//! container, scored by a rubric. [`model`] leads from a single question to tools; start there to write environments in
+//! Rust. Such trials also run as a [`job`].
 //!
-//! The library prints nothing, ends no process and reads neither `$HOME` nor the environment: whoever calls it says
-//! where things lie. This is the whole of `rollout job.yaml`, without its terminal:
+//! The library prints nothing, exits no process and reads neither `$HOME` nor the environment: the caller passes all
+//! paths and variables. This is all of `rollout job.yaml`, without its terminal:
 //!
 //! ```no_run
 //! use rollout::{config, environment, job, task};
@@ -53,25 +53,29 @@ mod attempts;
 pub mod benchmark;
 pub mod build;
 pub mod config;
+mod download_client;
 mod generate;
 pub mod investigate;
 pub mod job;
 pub mod model;
+pub mod packages;
 pub mod preflight;
 mod rollouts;
 pub mod task;
 pub mod trial;
 
+pub use agent::preset::fetch_agent;
 pub use rollout_core::{event, headline, name, result, text, xml};
 pub use rollout_env as environment;
+pub use rollout_gateway as gateway;
 pub use rollout_record::{compare, export, hub, stats};
 
-/// The tutorial for environments, whose examples have to compile.
+/// The tutorial for environments; its examples must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/environments.md")]
 mod environments {}
 
-/// The job directory: layout, atomic writes, journal, captured output, redaction, and what reads it again.
+/// The job directory: layout, atomic writes, journal, captured output, redaction, and its readers.
 pub mod record {
     pub use rollout_core::{provenance, python_json, redact};
     pub use rollout_env::log;

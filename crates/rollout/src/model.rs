@@ -1,15 +1,15 @@
-//! Model rollouts: a model attempts an example turn by turn, and a rubric scores what came of it.
+//! Model rollouts: a model attempts an example turn by turn, and a rubric scores the result.
 //!
-//! A rollout is one conversation from a prompt to a score. Four things make it:
+//! A rollout is one conversation from a prompt to a score. It has four parts:
 //!
 //! | | | |
 //! | --- | --- | --- |
-//! | [`Model`] | who | a [`Client`], the server's name for the model, how it is sampled |
-//! | [`RolloutInput`] | what | the first messages, the right answer, whatever else is known: a row of a [`dataset`] |
-//! | [`Interaction`] | how | what happens between two turns; [`SingleTurn`], [`MultiTurn`] and [`ToolUse`] are there |
+//! | [`Model`] | who | a [`Client`], the name of the model on its server, its sampling arguments |
+//! | [`RolloutInput`] | what | the first messages, the correct answer, other data: a row of a [`dataset`] |
+//! | [`Interaction`] | how | what happens between two turns; [`SingleTurn`], [`MultiTurn`] and [`ToolUse`] are built in |
 //! | [`Rubric`] | how good | functions of the finished [`State`], each with a weight |
 //!
-//! [`Rollouts`] holds the last three together. What follows goes from one question to tools.
+//! [`Rollouts`] combines the last three. The examples below go from one question to tools.
 //!
 //! # A question
 //!
@@ -42,13 +42,13 @@
 //! # }
 //! ```
 //!
-//! A rollout whose model or tool failed has a state as well: [`State::error`] says what went wrong, and it is scored like
-//! any other. Only a refused key is an error of the call.
+//! If a model or a tool fails, the rollout still has a state: [`State::error`] has the error, and the rollout is scored
+//! like any other. Only a rejected key is an error of the call.
 //!
-//! # Many of them
+//! # Many questions
 //!
-//! [`Rollouts::evaluate`] runs several rollouts of each example and [`Rollouts::generate`] those that it is given, both on
-//! the engine of every other [job](crate::job). With a directory, results are saved as they come, and a second call does
+//! [`Rollouts::evaluate`] runs several rollouts of each example, and [`Rollouts::generate`] those of the given inputs.
+//! Both run as a [job](crate::job). With a directory, results are saved when they are finished, and a second call does
 //! only what is missing.
 //!
 //! ```
@@ -87,11 +87,11 @@
 //! ```
 //!
 //! The rollouts of one example are a group. They are scored together, so that a rubric can compare them
-//! ([`Rubric::group_reward`]) and each knows how much better than the others it was ([`State::advantage`]).
+//! ([`Rubric::group_reward`]) and each gets an advantage over the others ([`State::advantage`]).
 //!
 //! # A conversation
 //!
-//! In [`MultiTurn`] a function answers the model. What it remembers goes into the state, because it leads many rollouts at
+//! In [`MultiTurn`] a function replies to the model. It stores data in the state, because it serves many rollouts at
 //! once.
 //!
 //! ```
@@ -108,7 +108,7 @@
 //!     let number: Option<i64> = state.input.answer.as_ref().and_then(|answer| answer.parse().ok());
 //!     if guess == number {
 //!         state.set("won", true)?;
-//!         // The last word: the rollout ends without another turn.
+//!         // The final reply: the rollout ends without another turn.
 //!         state.final_env_response = Some(Message::user("Right!").into());
 //!     }
 //!     Ok(Message::user(if guess < number { "Higher." } else { "Lower." }).into())
@@ -129,14 +129,14 @@
 //! # }
 //! ```
 //!
-//! More than an answer takes an [`Interaction`] of one's own: setting up and cleaning up, conditions that end a rollout,
-//! what the model is shown, rewards and notes for single turns. It can extend one that exists, such as [`ToolUse`], and
-//! then has only the hooks that differ. `docs/environments.md` is its tutorial.
+//! For more than a reply, implement an [`Interaction`]: setup and cleanup, stop conditions, prompts, rewards and notes
+//! for single turns. It can extend an existing one, such as [`ToolUse`], and then has only the hooks that differ.
+//! `docs/environments.md` is its tutorial.
 //!
 //! # Tools
 //!
 //! [`ToolUse`] lets the model call functions until it answers without a call. The arguments of a function are a struct:
-//! what the model is told of them is derived from it.
+//! the tool definition for the model is derived from it.
 //!
 //! ```
 //! use rollout::model::{
@@ -161,11 +161,11 @@
 //! #     ModelReply::text("<answer>137000</answer>"),
 //! # ]);
 //! # let model = Model::new(Client::new(ClientConfig::new(server.url()))?, "m");
-//! let population = tool::function("population", "Tells how many people live in a city.", async |city: City| {
+//! let population = tool::function("population", "Returns how many people live in a city.", async |city: City| {
 //!     match city.name.as_str() {
 //!         "Bern" => Ok(137_000),
-//!         // The model is told, and may do better in its next turn.
-//!         other => Err(tool::ToolFailure::new("KeyError", format!("no city is called {other}"))),
+//!         // The model gets the message, and can react in its next turn.
+//!         other => Err(tool::ToolFailure::new("KeyError", format!("unknown city: {other}"))),
 //!     }
 //! });
 //! let rubric = Rubric::new()
@@ -178,7 +178,7 @@
 //!
 //! let results = cities.evaluate(Examples::all(), RunOptions::new(model)).await?;
 //! let row = &results.outputs[0];
-//! assert_eq!(row.completion.as_ref().unwrap()[1].text(), "no city is called Atlantis");
+//! assert_eq!(row.completion.as_ref().unwrap()[1].text(), "unknown city: Atlantis");
 //! assert_eq!((row.metrics["right"], row.metrics["thrifty"]), (1.0, 0.0));
 //! assert_eq!(row.metrics["population_calls"], 2.0);
 //! assert_eq!(row.stop_condition.as_deref(), Some("no_tools_called"));
@@ -188,12 +188,12 @@
 //!
 //! # From here
 //!
-//! - [`tool::container`] has tools that work in a container, which [`Sandboxed`] gives to each rollout; `tool::mcp` has
-//!   those of MCP servers.
-//! - [`rubric::Judge`] has a model grade, [`rubric::Command`] a program in any language; [`parser`] finds answers in words.
-//! - [`Limits`] end a rollout by turns, tokens, cost or time.
+//! - [`tool::container`] has tools inside a container, which [`Sandboxed`] creates for each rollout; `tool::mcp` has those
+//!   of MCP servers.
+//! - [`rubric::Judge`] grades with a model, [`rubric::Command`] with a program in any language; [`parser`] finds answers in text.
+//! - [`Limits`] ends a rollout by turns, tokens, cost or time.
 //! - [`samples`] turns finished rollouts into token sequences for training.
-//! - [`build`] makes all of this of what a job file says.
+//! - [`build`] creates all of this from a job file.
 
 pub use rollout_core::{
     advantage::{self, Advantage, AdvantageEstimator},
@@ -202,8 +202,8 @@ pub use rollout_core::{
     row::{OutputError, OutputUsage, RolloutOutput, Timing},
 };
 pub use rollout_model::{
-    AsyncHook, BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FieldError, Halt,
-    Interaction, InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, Place, Places, PythonError,
+    AsyncHook, BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FairLimiter, FairPermit,
+    FieldError, Halt, Interaction, InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, PythonError,
     PythonFunction, PythonWorker, PythonWorkers, Resources, RolloutInput, Rubric, RubricError, SamplingArgs,
     Sandboxed, Share, SimulatedUser, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep,
     Usage, client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output,

@@ -13,7 +13,7 @@ use rollout_model::{
 };
 use rollout_record::stats::PassK;
 
-/// An interaction with its dataset and its rubric: what models are trained and evaluated on. Cheap to clone.
+/// An interaction with its dataset and its rubric, for training and evaluation of models. Cheap to clone.
 ///
 /// ```
 /// # use rollout_testkit::ModelServer;
@@ -50,9 +50,9 @@ pub struct Rollouts {
     pub(crate) state_columns: Arc<[String]>,
     pub(crate) pass_threshold: f64,
     pub(crate) independent_scoring: bool,
-    /// Whether and how the dataset was brought into a random order, for the record.
+    /// Whether and how the dataset was shuffled, for the record.
     pub(crate) shuffled: Option<Option<u64>>,
-    /// What is kept of them, if they are answers to the questions of a benchmark.
+    /// What is recorded for questions of a benchmark.
     pub(crate) results: Option<ResultForm>,
 }
 
@@ -69,13 +69,13 @@ impl fmt::Debug for Rollouts {
 /// Why a single rollout has no scored state.
 #[derive(Debug, thiserror::Error)]
 pub enum RolloutError {
-    /// The server refuses the key.
-    #[error("the server refuses the key of the model")]
+    /// The server rejects the key.
+    #[error("the server rejected the API key of the model")]
     Unauthorized(#[source] Error),
-    /// The server cannot do what the settings of the model ask for.
-    #[error("the model cannot be used as its settings ask for")]
+    /// The server does not support the settings of the model.
+    #[error("the server does not support the settings of the model")]
     Unsupported(#[source] Error),
-    /// Somebody cancelled it.
+    /// It was cancelled.
     #[error("the rollout was cancelled")]
     Cancelled,
     /// The rubric cannot score a single rollout.
@@ -94,12 +94,12 @@ impl From<Halt> for RolloutError {
 }
 
 impl Rollouts {
-    /// An interaction and how good what comes of it is. Everything else has a default.
+    /// An interaction and its rubric. Everything else has a default.
     pub fn new(interaction: impl Interaction + 'static, rubric: Rubric) -> Self {
         Self::shared(Arc::new(interaction), rubric)
     }
 
-    /// The same for an interaction that is shared already.
+    /// The same for a shared interaction.
     pub fn shared(interaction: Arc<dyn Interaction>, rubric: Rubric) -> Self {
         Self {
             interaction,
@@ -116,56 +116,55 @@ impl Rollouts {
         }
     }
 
-    /// What [`evaluate`](Self::evaluate) takes its examples from.
+    /// The examples for [`evaluate`](Self::evaluate).
     #[must_use]
     pub fn dataset(self, inputs: impl Into<Arc<[RolloutInput]>>) -> Self {
         Self { dataset: inputs.into(), ..self }
     }
 
-    /// When a rollout has to end.
+    /// Limits that end a rollout.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Names the whole in records and paths. Saved results are resumed only under the same name.
+    /// The name in records and paths. Saved results are resumed only under the same name.
     #[must_use]
     pub fn env_id(self, env_id: impl Into<Arc<str>>) -> Self {
         Self { env_id: Some(env_id.into()), ..self }
     }
 
-    /// What the whole was made with, for the record.
+    /// The arguments of the environment, for the record.
     #[must_use]
     pub fn env_args(self, env_args: Map<String, Value>) -> Self {
         Self { env_args, ..self }
     }
 
-    /// Fields of the state that go into the rows.
+    /// Fields of the state to include in the rows.
     #[must_use]
     pub fn state_columns<S: Into<String>>(self, columns: impl IntoIterator<Item = S>) -> Self {
         Self { state_columns: columns.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// The reward from which a rollout counts as a success in pass@k; 0.5 unless set.
+    /// The lowest reward that counts as a success in pass@k; 0.5 by default.
     #[must_use]
     pub fn pass_threshold(self, pass_threshold: f64) -> Self {
         Self { pass_threshold, ..self }
     }
 
-    /// Scores each rollout by itself as soon as it is over, instead of all those of an example together.
+    /// Scores each rollout separately when it ends, instead of together with the others of its example.
     #[must_use]
     pub fn independent_scoring(self, independent_scoring: bool) -> Self {
         Self { independent_scoring, ..self }
     }
 
-    /// How advantages are computed from the rewards of an example's rollouts: by one of the estimators that have a name,
-    /// or by one's own.
+    /// How advantages are computed from the rewards of an example's rollouts: with a named estimator, or with your own.
     #[must_use]
     pub fn advantage(self, estimator: impl AdvantageEstimator + 'static) -> Self {
         Self { rubric: self.rubric.advantage(estimator), ..self }
     }
 
-    /// Whether rollouts that failed or timed out count in the baseline of the advantages, and give training samples.
+    /// Whether rollouts that failed or timed out count in the baseline of the advantages and give training samples.
     #[must_use]
     pub fn include_errors(self, include_errors: bool) -> Self {
         Self { rubric: self.rubric.include_errors(include_errors), ..self }
@@ -176,7 +175,7 @@ impl Rollouts {
         &self.dataset
     }
 
-    /// Runs one rollout and scores it by itself.
+    /// Runs one rollout and scores it separately.
     pub async fn rollout(
         &self,
         input: RolloutInput,
@@ -198,7 +197,7 @@ impl Rollouts {
         self.env_id.as_deref().unwrap_or("default")
     }
 
-    /// Refuses what could not be scored or saved.
+    /// Rejects rollouts that could not be scored or saved.
     pub(crate) fn check(&self) -> Result<(), Unusable> {
         output::check_columns(&self.state_columns)?;
         if self.independent_scoring {
@@ -207,21 +206,21 @@ impl Rollouts {
         Ok(())
     }
 
-    /// Whether a rollout that is over is scored. A question that failed has no answer to be scored, and without the
-    /// right answer nobody can.
+    /// Whether a finished rollout is scored. A failed question has no answer to score, and without the correct answer
+    /// it cannot be scored.
     pub(crate) fn scores(&self, state: &State) -> bool {
         self.results
             .is_none_or(|form| form.metric.is_some() && state.error.is_none() && state.input.answer.is_some())
     }
 }
 
-/// Why rollouts could not be scored or saved, known before they run.
+/// Why rollouts could not be scored or saved, determined before they run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// A column that no row can have.
+    /// A column is invalid.
     #[error(transparent)]
     Column(#[from] ColumnError),
-    /// Scoring each rollout by itself needs functions that do so.
+    /// Scoring each rollout separately needs functions that support it.
     #[error(transparent)]
     Rubric(#[from] RubricError),
 }

@@ -18,7 +18,7 @@ use rollout_model::{
     tool::container,
 };
 
-/// What a model is told that has no system prompt of its own.
+/// The default system prompt.
 const SYSTEM_PROMPT: &str = "\
 You work on a task in a Linux environment, by yourself: the tools are your only way to look at it and to change it, \
 and nobody answers questions. Find out what is there, do what the task asks for, and check that it works. \
@@ -28,7 +28,7 @@ When the task is done, say so in a short message without calling a tool: that en
 /// How long one command may take. Builds and test suites need minutes.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Turns of a model that nobody limits otherwise.
+/// The default limit of turns.
 const MAX_TURNS: u32 = 200;
 
 /// Everything that a model needs to work on a task.
@@ -59,7 +59,7 @@ impl Conversation<'_> {
         let interaction = Logged { tools: tools.max_turns(MAX_TURNS), log };
         let own = config.limits.timeout;
         let limits = Limits { timeout: Some(own.map_or(time, |own| own.min(time))), ..config.limits };
-        // Whoever cancels the trial drops this future.
+        // A cancelled trial drops this future.
         let cancel = CancellationToken::new();
         match rollout(&interaction, &limits, input, model, &cancel).await {
             Ok(state) => {
@@ -70,7 +70,7 @@ impl Conversation<'_> {
                 log.refuse(&error);
                 Err(error)
             }
-            Err(Halt::Cancelled) => unreachable!("nobody else has the token"),
+            Err(Halt::Cancelled) => unreachable!("the token is never cancelled"),
         }
     }
 }

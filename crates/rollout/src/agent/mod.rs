@@ -1,6 +1,8 @@
-//! Who attempts a task: the oracle, the nop agent, shell scripts, and models with tools.
+//! Who attempts a task: the oracle, the nop agent, shell scripts, models with tools, and agents that others made.
 
+pub(crate) mod calls;
 pub(crate) mod conversation;
+pub(crate) mod preset;
 pub(crate) mod trajectory;
 
 use crate::{config::AgentKind, task::Task};

@@ -107,6 +107,11 @@ impl TurnLog {
         self.lock().as_ref().is_some_and(|trajectory| trajectory.executed)
     }
 
+    /// Takes a conversation that was recorded elsewhere.
+    pub(crate) fn put(&self, trajectory: Trajectory) {
+        *self.lock() = Some(trajectory);
+    }
+
     /// Gives away what there is.
     pub(crate) fn take(&self) -> Option<Trajectory> {
         self.lock().take()
@@ -143,13 +148,14 @@ pub(crate) struct Trajectory {
     executed: bool,
 }
 
+/// A response, and what the tools answered to it.
 #[derive(Debug)]
-struct Turn {
-    response: Arc<Response>,
-    model_time: Duration,
-    answers: Messages,
+pub(super) struct Turn {
+    pub(super) response: Arc<Response>,
+    pub(super) model_time: Duration,
+    pub(super) answers: Messages,
     /// None: they had not all answered when the conversation was cut off.
-    tools_time: Option<Duration>,
+    pub(super) tools_time: Option<Duration>,
 }
 
 /// The file.
@@ -176,6 +182,40 @@ struct TurnRecord<'a> {
     model_sec: f64,
     answers: &'a Messages,
     tools_sec: Option<f64>,
+}
+
+/// A conversation that an agent led itself.
+pub(super) struct OwnConversation {
+    pub(super) model: String,
+    pub(super) started_at: Timestamp,
+    pub(super) time: Duration,
+    pub(super) tools: Vec<ToolDef>,
+    pub(super) prompt: Messages,
+    pub(super) turns: Vec<Turn>,
+}
+
+impl From<OwnConversation> for Trajectory {
+    fn from(own: OwnConversation) -> Self {
+        let mut usage = Usage::default();
+        own.turns.iter().filter_map(|turn| turn.response.usage.as_ref()).for_each(|used| usage.add(used));
+        let now = Instant::now();
+        Self {
+            model: own.model,
+            id: format!("{:032x}", fastrand::u128(..)).into(),
+            started_at: own.started_at,
+            started: now,
+            ended: Some(now + own.time),
+            stop_condition: None,
+            is_truncated: own.turns.last().is_some_and(|turn| turn.response.is_truncated()),
+            error: None,
+            usage,
+            tools: own.tools.into(),
+            prompt: own.prompt,
+            executed: own.turns.len() > 1,
+            turns: own.turns,
+            asked: now,
+        }
+    }
 }
 
 impl Trajectory {
@@ -229,7 +269,7 @@ impl Turn {
     }
 }
 
-/// What a model used, as results tell it; none if no response told.
+/// The usage of a model for results; none if no response reported it.
 pub(crate) fn used(usage: &Usage) -> Option<result::AgentUsage> {
     (usage.responses > 0).then(|| result::AgentUsage {
         input_tokens: Some(usage.input_tokens as u64),

@@ -1,4 +1,4 @@
-//! A tool server of one's own: started for a run, and ended with it.
+//! Starts a tool server for a run, and stops it with the run.
 
 use std::{
     fs::File,
@@ -20,82 +20,82 @@ use tokio::{
 use super::tools::{ToolServer, ToolServerError};
 use rollout_core::{address::is_loopback, text::hex};
 
-/// How long the server may take until it answers.
+/// The timeout for the start of the server.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long it may take to close what is open. Longer than it takes itself to give up on that.
-const FAREWELL: Duration = Duration::from_secs(30);
-/// How much of its last words is kept.
-const LAST_WORDS: usize = 4096;
+/// The timeout for closing sessions at the end. Longer than the server's own timeout.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many bytes of its last output are kept.
+const MAX_OUTPUT_TAIL: usize = 4096;
 
 /// Why the tool server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoStartError {
-    /// The configuration names one of another machine.
-    #[error("`sandbox_auto_start` starts a tool server on this machine, and `sandbox_server_url` names {0}")]
+    /// The configuration names a server on another machine.
+    #[error("`sandbox_auto_start` starts a tool server on this machine, but `sandbox_server_url` is {0}")]
     Elsewhere(String),
-    /// No token can be made for it.
-    #[error("no random token can be made for the tool server")]
+    /// A token cannot be created.
+    #[error("cannot create a random token for the tool server")]
     Token(#[source] io::Error),
-    /// There is no such program.
+    /// The program cannot be started.
     #[error("cannot start the tool server with `{}`", program.display())]
     Program {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It ended at once.
-    #[error("the tool server ended before it answered ({status}){}", said(.words))]
+    /// It exited during the start.
+    #[error("the tool server exited before it was ready ({status}){}", said(.words))]
     Ended {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said last.
+        /// The end of its output.
         words: String,
     },
-    /// It ended while it was needed.
-    #[error("the tool server of this run ended in the middle of it ({status}){}", said(.words))]
+    /// It exited during the run.
+    #[error("the tool server exited during the run ({status}){}", said(.words))]
     Died {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said last.
+        /// The end of its output.
         words: String,
     },
-    /// It does not answer.
-    #[error("the tool server was started and did not answer within {} seconds{}", DEADLINE.as_secs(), said(.words))]
+    /// It did not answer in time.
+    #[error("the tool server did not answer within {} seconds after its start{}", DEADLINE.as_secs(), said(.words))]
     Silent {
-        /// What it said last.
+        /// The end of its output.
         words: String,
     },
     /// Another process answers at its address.
-    #[error("what answers at {0} is not the tool server that was started for this run")]
-    Stranger(String),
-    /// It does not answer as a tool server does.
+    #[error("the server at {0} is not the tool server that was started for this run")]
+    OtherProcess(String),
+    /// It does not follow the protocol of tool servers.
     #[error(transparent)]
     Server(#[from] ToolServerError),
 }
 
 fn said(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!("; it said:\n{words}") }
+    if words.is_empty() { String::new() } else { format!("; its output:\n{words}") }
 }
 
-/// A tool server that was started here. It ends when this is dropped or this process ends, however it does: its
-/// standard input closes then.
+/// A tool server that this process started. It exits when this is dropped or this process ends, because its standard
+/// input closes then.
 #[derive(Debug)]
 pub(crate) struct OwnServer {
     child: Child,
-    /// The server lives as long as this is open.
+    /// The server runs as long as this is open.
     stdin: Option<ChildStdin>,
-    words: LastWords,
+    words: OutputTail,
 }
 
-/// The end of what a server says.
+/// The end of a server's output.
 #[derive(Debug, Default)]
-struct LastWords {
+struct OutputTail {
     text: Arc<Mutex<Vec<u8>>>,
     listening: Option<JoinHandle<()>>,
 }
 
-impl LastWords {
+impl OutputTail {
     fn of(stderr: Option<ChildStderr>) -> Self {
         let text = Arc::default();
         let listening = stderr.map(|stderr| tokio::spawn(listen(stderr, Arc::clone(&text))));
@@ -107,10 +107,10 @@ impl LastWords {
         String::from_utf8_lossy(&words).trim().to_owned()
     }
 
-    /// All of them, of a server that has ended.
+    /// The whole tail, after the server has exited.
     async fn all(&mut self) -> String {
         if let Some(listening) = self.listening.take() {
-            // What it started may hold its output open.
+            // Its child processes may keep the output open.
             let _ = tokio::time::timeout(Duration::from_secs(1), listening).await;
         }
         self.so_far()
@@ -118,11 +118,11 @@ impl LastWords {
 }
 
 impl OwnServer {
-    /// Starts a server at a free port of this machine, for this process alone, and waits until it answers.
+    /// Starts a server at a free port of this machine, for this process only, and waits until it answers.
     ///
-    /// Its tools may read what `roots` names, beside what its configuration allows. The server itself says where it
-    /// listens, it lets only clients with the token in, and it has to be the process that was started: no other server
-    /// is taken for it.
+    /// Its tools may read the paths in `roots`, in addition to what its configuration allows. The server itself reports
+    /// its address, accepts only clients with the token, and must be the process that was started, so no other server
+    /// can take its place.
     pub(crate) async fn start(
         program: &Path,
         config: Option<&Path>,
@@ -139,21 +139,21 @@ impl OwnServer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C is for the run, which still needs the server to close its sessions.
+            // Ctrl-C goes to the run, which still needs the server to close its sessions.
             .process_group(0)
             .kill_on_drop(true);
         let failed = |source| AutoStartError::Program { program: program.to_owned(), source };
         let mut child = command.spawn().map_err(failed)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let words = LastWords::of(child.stderr.take());
+        let words = OutputTail::of(child.stderr.take());
         let mut server = Self { child, stdin, words };
         let settings = format!("{}\n", json!({ "token": token, "roots": roots }));
         let url = tokio::time::timeout(DEADLINE, server.exchange(settings.as_bytes(), stdout)).await;
         let url = match url {
             Ok(Some(url)) => url,
             Ok(None) => {
-                // It closes its output when it ends, or a moment before.
-                let status = tokio::time::timeout(FAREWELL, server.child.wait()).await;
+                // It closes its output when it exits, or shortly before.
+                let status = tokio::time::timeout(STOP_TIMEOUT, server.child.wait()).await;
                 let words = server.words.all().await;
                 return Err(match status {
                     Ok(Ok(status)) => AutoStartError::Ended { status, words },
@@ -166,35 +166,36 @@ impl OwnServer {
         let client = ToolServer::new(&url, Some(SecretString::from(token)), timeout)?;
         match client.pid().await? {
             Some(pid) if Some(pid) == server.child.id() => Ok((server, client)),
-            _ => Err(AutoStartError::Stranger(url)),
+            _ => Err(AutoStartError::OtherProcess(url)),
         }
     }
 
-    /// Gives the server its settings, and reads the address that it announces. None if it says something else or ends.
+    /// Sends the settings to the server, and reads the address that it reports. None if it prints something else or
+    /// exits.
     async fn exchange(&mut self, settings: &[u8], stdout: Option<ChildStdout>) -> Option<String> {
-        // A server that ended cannot read them; how it ended says more.
+        // A server that exited cannot read them; its exit status is reported instead.
         let _ = self.stdin.as_mut()?.write_all(settings).await;
         let mut lines = BufReader::new(stdout?).lines();
         let line = lines.next_line().await.ok()??;
-        // Whatever else it says goes nowhere, but must not fill the pipe.
+        // Other output is discarded, so that the pipe never fills.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         line.rsplit_once(" at ").map(|(_, url)| url.trim().to_owned()).filter(|url| is_loopback(url))
     }
 
-    /// Waits until the server ends, which it should not before it is told to.
+    /// Waits until the server exits, which it should not do before it is stopped.
     pub(crate) async fn died(&mut self) -> AutoStartError {
         match self.child.wait().await {
             Ok(status) => AutoStartError::Died { status, words: self.words.all().await },
-            // Nobody can say how it is.
+            // Its state is unknown.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Has the server close what is open and end.
+    /// Asks the server to close its sessions and to exit.
     pub(crate) async fn stop(mut self) {
         drop(self.stdin.take());
-        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
-            tracing::warn!("the tool server did not end by itself");
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
+            tracing::warn!("the tool server did not exit by itself");
         }
     }
 }
@@ -206,13 +207,13 @@ fn new_token() -> io::Result<String> {
     Ok(hex(&bytes))
 }
 
-/// Keeps the end of what the server says.
+/// Keeps the end of the server's output.
 async fn listen(mut stderr: ChildStderr, words: Arc<Mutex<Vec<u8>>>) {
     let mut chunk = [0; 1024];
     while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
         let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
         words.extend_from_slice(&chunk[..length]);
-        let surplus = words.len().saturating_sub(LAST_WORDS);
+        let surplus = words.len().saturating_sub(MAX_OUTPUT_TAIL);
         words.drain(..surplus);
     }
 }

@@ -37,29 +37,29 @@ const ID: &[&str] = &["id", "task_id"];
 const QUESTION: &[&str] = &["question", "query", "input"];
 const ANSWER: &[&str] = &["answer", "ground_truth", "expected"];
 
-/// How many problems of a file are told.
-const TOLD: usize = 20;
+/// How many problems of a file an error message lists.
+const MAX_LISTED: usize = 20;
 
-/// A question with what is known of it.
+/// A question with its data.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BenchmarkItem {
-    /// Names it in results.
+    /// Its id in results.
     pub id: String,
     /// The question.
     pub question: String,
-    /// The right answer. An empty one is one too.
+    /// The correct answer. It may be empty.
     pub answer: Option<String>,
-    /// Parameters that every call of a tool gets.
+    /// Parameters for every tool call.
     pub kwargs: Map<String, Value>,
     /// All its other fields.
     pub metadata: Map<String, Value>,
 }
 
 impl BenchmarkItem {
-    /// Its name in a job: its id, or, where that cannot be a name, one made of it.
+    /// Its name in a job: its id, or a name made from the id if that is not a valid name.
     pub fn task_name(&self) -> TaskName {
         TaskName::new(self.id.as_str()).unwrap_or_else(|_| {
-            // What is replaced could make two ids the same; the hash keeps them apart.
+            // The replacement could make two ids equal; the hash keeps them distinct.
             let plain = |char: char| if char.is_alphanumeric() || ".-_".contains(char) { char } else { '_' };
             let start: String = self.id.chars().map(plain).take(40).collect();
             let hash = rollout_core::text::hex(&Sha256::digest(&self.id)[..6]);
@@ -67,8 +67,8 @@ impl BenchmarkItem {
         })
     }
 
-    /// What a rollout of the question starts from. `example_id` is its place, `task` names the benchmark, and `system` is
-    /// what the model is told before the question, if anything is.
+    /// The input of a rollout of the question. `example_id` is its position, `task` names the benchmark, and `system`
+    /// is the system message, if there is one.
     pub fn input(self, example_id: u64, system: impl Into<Option<Arc<Message>>>, task: &str) -> RolloutInput {
         let Self { id, question, answer, kwargs, metadata } = self;
         let info = [("id", json!(id)), ("kwargs", json!(kwargs)), ("metadata", json!(metadata))];
@@ -82,47 +82,47 @@ impl BenchmarkItem {
         }
     }
 
-    /// Takes the text of a JSON object apart.
+    /// Parses the text of a JSON object.
     ///
-    /// Of several names for a field the first one that is there counts, whatever its value; the others are metadata. An id
-    /// or an answer that is no text becomes one: a number as it is written, anything else as JSON.
+    /// If several names of a field are present, the first one counts, whatever its value; the others are metadata. An
+    /// id or an answer that is not text is converted: a number as written, anything else as JSON.
     fn parse(text: &str) -> Result<Self, String> {
-        let told = |error: serde_json::Error| {
-            // The line that the parser counts is the first of one.
+        let describe = |error: serde_json::Error| {
+            // The parser sees one line at a time, so its line number is always 1.
             format!("not JSON: {error}").replace(" at line 1 column ", " at column ")
         };
         if !text.trim_start().starts_with('{') {
             let parsed = serde_json::from_str::<IgnoredAny>(text);
-            return Err(parsed.err().map_or_else(|| "a question is a JSON object".to_owned(), told));
+            return Err(parsed.err().map_or_else(|| "a question must be a JSON object".to_owned(), describe));
         }
-        let mut fields: IndexMap<String, &RawValue> = serde_json::from_str(text).map_err(told)?;
+        let mut fields: IndexMap<String, &RawValue> = serde_json::from_str(text).map_err(describe)?;
         let mut take = |names: &[&str]| names.iter().find_map(|name| fields.shift_remove(*name));
         let (id, question, answer) = (take(ID), take(QUESTION), take(ANSWER));
         let kwargs = take(&["kwargs"]);
         let mut metadata = Map::new();
         for (key, raw) in fields {
             let value =
-                serde_json::from_str(raw.get()).map_err(|error| format!("`{key}` is {}", told(error)))?;
+                serde_json::from_str(raw.get()).map_err(|error| format!("`{key}` is {}", describe(error)))?;
             metadata.insert(key, value);
         }
-        let kwargs = match kwargs.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(told)? {
+        let kwargs = match kwargs.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(describe)? {
             Some(Value::Object(kwargs)) => kwargs,
             _ => Map::new(),
         };
-        let id = match id.ok_or("there is no `id`")?.get() {
+        let id = match id.ok_or("missing `id`")?.get() {
             "null" => "None".to_owned(),
-            raw => plain(raw).map_err(told)?,
+            raw => plain(raw).map_err(describe)?,
         };
         if id.trim().is_empty() {
             return Err("the `id` is empty".to_owned());
         }
-        let question = question.filter(|raw| raw.get() != "null").ok_or("there is no `question`")?;
-        let question = plain(question.get()).map_err(told)?;
+        let question = question.filter(|raw| raw.get() != "null").ok_or("missing `question`")?;
+        let question = plain(question.get()).map_err(describe)?;
         if question.trim().is_empty() {
             return Err("the question is empty".to_owned());
         }
         let answer = answer.filter(|raw| raw.get() != "null");
-        let answer = answer.map(|raw| plain(raw.get())).transpose().map_err(told)?;
+        let answer = answer.map(|raw| plain(raw.get())).transpose().map_err(describe)?;
         Ok(Self { id, question, answer, kwargs, metadata })
     }
 }
@@ -136,60 +136,60 @@ fn plain(raw: &str) -> serde_json::Result<String> {
     }
 }
 
-/// Why there are no questions to ask.
+/// Why questions cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The configuration names no file of questions.
-    #[error("no questions are given; write `data_path` into the configuration, or give it beside it")]
+    /// No file of questions is configured.
+    #[error("missing file of questions: set `data_path` in the configuration, or pass it with the command")]
     NoPath,
-    /// The file is of no kind that is read.
-    #[error("{} is neither .jsonl nor .json, so its questions cannot be read", .0.display())]
+    /// The file has an unknown extension.
+    #[error("cannot read questions from {}: its name must end in .jsonl or .json", .0.display())]
     Kind(PathBuf),
     /// The file cannot be read.
     #[error("cannot read the questions in {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is not JSON, or neither a list nor an object with a list under `data`.
-    #[error("{} holds no list of questions", path.display())]
+    #[error("{} does not contain a list of questions", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The problem and its position.
         source: serde_json::Error,
     },
-    /// Questions are not as they have to be.
-    #[error("{}", Told(.place, .unit, .problems, *.more))]
+    /// Questions are invalid.
+    #[error("{}", ProblemList(.place, .unit, .problems, *.more))]
     Items {
-        /// Where they are.
+        /// The file or list.
         place: String,
-        /// What their numbers count: lines, or entries of a list.
+        /// The unit of their numbers: lines, or entries of a list.
         unit: &'static str,
-        /// The first problems, each with its line, or its place in a list from 1.
+        /// The first problems, each with its line, or its position in a list from 1.
         problems: Vec<Problem>,
         /// How many more there are.
         more: usize,
     },
     /// There is no question.
-    #[error("{0} has no questions in it")]
+    #[error("{0} has no questions")]
     Empty(String),
-    /// The questions cannot be put where the run finds them.
-    #[error("cannot keep the questions in a temporary file")]
+    /// The questions cannot be stored for the run.
+    #[error("cannot write the questions to a temporary file")]
     Store(#[source] io::Error),
-    /// Questions are asked for that are not there.
-    #[error("there is no question with the id {}", listed(.0.iter().map(|id| id.to_string())))]
+    /// Requested questions do not exist.
+    #[error("unknown question id: {}", listed(.0.iter().map(|id| id.to_string())))]
     UnknownIds(Vec<UnknownId>),
 }
 
-/// An id that no question has.
+/// An unknown id of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownId {
     /// The id.
     pub id: String,
-    /// One that a question has, and that may have been meant.
+    /// The most similar known id.
     pub nearest: Option<String>,
 }
 
@@ -203,13 +203,13 @@ impl fmt::Display for UnknownId {
     }
 }
 
-struct Told<'a>(&'a str, &'a str, &'a [Problem], usize);
+struct ProblemList<'a>(&'a str, &'a str, &'a [Problem], usize);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ProblemList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(place, unit, problems, more) = self;
         let count = problems.len() + more;
-        write!(f, "{place} has {count} bad question{}:", if count == 1 { "" } else { "s" })?;
+        write!(f, "{place} has {count} invalid question{}:", if count == 1 { "" } else { "s" })?;
         for Problem { row, message } in *problems {
             write!(f, "\n  {unit} {row}: {message}")?;
         }
@@ -223,7 +223,7 @@ impl fmt::Display for Told<'_> {
 /// Reads questions from a file: JSON Lines (`.jsonl`), or a list, or an object with a list under `data` (`.json`).
 /// Blocks while it reads.
 ///
-/// Empty lines are left out. All that is wrong is told at once, each problem with its line.
+/// Empty lines are ignored. All problems are reported at once, each with its line.
 pub fn load_tasks(path: &Path) -> Result<Vec<BenchmarkItem>, DataError> {
     let mut items = Vec::new();
     each_task(path, &mut |item| {
@@ -271,7 +271,7 @@ fn each_task(path: &Path, take: &mut dyn FnMut(BenchmarkItem) -> io::Result<()>)
     gathered.finish(path.display().to_string())
 }
 
-/// Makes questions of values, each an object as it would be in a file.
+/// Converts values to questions. Each value is an object as in a file.
 pub fn tasks_from(values: impl IntoIterator<Item = Value>) -> Result<Vec<BenchmarkItem>, DataError> {
     let mut items = Vec::new();
     let mut take = |item| {
@@ -286,8 +286,8 @@ pub fn tasks_from(values: impl IntoIterator<Item = Value>) -> Result<Vec<Benchma
     Ok(items)
 }
 
-/// Reads the questions that a configuration asks for one by one, each with its place among them. Returns how many there
-/// are in all. Blocks while it reads.
+/// Reads the questions that a configuration selects one by one, each with its position among them. Returns the number
+/// of all questions. Blocks while it reads.
 pub(super) fn each_question(
     config: &RolloutConfig,
     mut take: impl FnMut(u64, BenchmarkItem) -> io::Result<()>,
@@ -309,19 +309,19 @@ pub(super) fn each_question(
         Ok(())
     })?;
     if wanted.is_some_and(|wanted| found < wanted.len()) {
-        // Only the message needs all of them, for what may have been meant.
+        // All questions are needed only for the suggestion in the error message.
         select(load_tasks(path)?, ids, None)?;
     }
     Ok(count)
 }
 
-/// Reads the questions that a configuration asks for. Blocks while it reads.
+/// Reads the questions that a configuration selects. Blocks while it reads.
 pub fn load_questions(config: &RolloutConfig) -> Result<Vec<BenchmarkItem>, DataError> {
     let items = load_tasks(config.data_path.as_deref().ok_or(DataError::NoPath)?)?;
     select(items, config.task_ids.as_deref(), config.number_of_tasks)
 }
 
-/// The questions with these ids, and of those the first so many, in their order.
+/// The questions with these ids, limited to the first `number`, in order.
 pub fn select(
     mut items: Vec<BenchmarkItem>,
     ids: Option<&[String]>,
@@ -333,9 +333,9 @@ pub fn select(
         items.iter().for_each(|item| _ = missing.remove(item.id.as_str()));
         if !missing.is_empty() {
             let unknown = ids.iter().filter(|id| missing.remove(id.as_str()));
-            // Which one was meant takes a while to find out, and nobody reads a thousand of them.
+            // Suggestions are slow, so only the ones that are listed get one.
             let unknown = unknown.enumerate().map(|(place, id)| UnknownId {
-                nearest: if place < TOLD { nearest(id, &items) } else { None },
+                nearest: if place < MAX_LISTED { nearest(id, &items) } else { None },
                 id: id.clone(),
             });
             return Err(DataError::UnknownIds(unknown.collect()));
@@ -346,7 +346,7 @@ pub fn select(
     Ok(items)
 }
 
-/// The id that is most like another, if one is like it.
+/// The id that is most similar to another, if one is similar.
 fn nearest(id: &str, items: &[BenchmarkItem]) -> Option<String> {
     let most = (id.chars().count() / 3).max(1);
     let near = |item: &&BenchmarkItem| item.id.len().abs_diff(id.len()) <= most * 4;
@@ -355,15 +355,15 @@ fn nearest(id: &str, items: &[BenchmarkItem]) -> Option<String> {
     nearest.filter(|(distance, _)| *distance <= most).map(|(_, id)| id)
 }
 
-/// Questions, and what is wrong with others.
+/// Passes on valid questions, and collects the problems of the others.
 struct Gathered<'t> {
-    /// What questions are counted in.
+    /// The unit in which questions are counted.
     unit: &'static str,
     take: &'t mut dyn FnMut(BenchmarkItem) -> io::Result<()>,
     count: u64,
-    /// Why a question could not be taken.
+    /// Why a question could not be passed on.
     failed: Option<io::Error>,
-    /// Where each id was seen first, by its hash: a million ids take less memory so.
+    /// Where each id was seen first, by its hash: hashes need less memory for a million ids.
     seen: HashMap<[u8; 16], usize>,
     problems: Vec<Problem>,
     more: usize,
@@ -380,19 +380,19 @@ impl<'t> Gathered<'t> {
                 Entry::Vacant(new) => {
                     new.insert(row);
                     self.count += 1;
-                    // What is wrong with a file is still found, though nothing is made of it any more.
+                    // After a problem, the rest of the file is still checked, but no question is passed on.
                     if self.failed.is_none() && self.problems.is_empty() {
                         self.failed = (self.take)(item).err();
                     }
                     return;
                 }
                 Entry::Occupied(first) => {
-                    format!("the id {:?} is that of {} {} too", excerpt(&item.id), self.unit, first.get())
+                    format!("the id {:?} is already used in {} {}", excerpt(&item.id), self.unit, first.get())
                 }
             },
             Err(message) => message,
         };
-        if self.problems.len() < TOLD {
+        if self.problems.len() < MAX_LISTED {
             self.problems.push(Problem { row, message });
         } else {
             self.more += 1;
@@ -412,15 +412,15 @@ impl<'t> Gathered<'t> {
     }
 }
 
-/// A hash of an id that no other id has.
+/// A hash that identifies an id.
 fn id_hash(id: &str) -> [u8; 16] {
     *Sha256::digest(id).first_chunk().expect("the hash has 32 bytes")
 }
 
-/// Reads a list entry by entry, so that it is never in memory whole.
+/// Reads a list entry by entry, so that it is never completely in memory.
 struct List<'g, 't> {
     gathered: &'g mut Gathered<'t>,
-    /// Whether the list may stand under `data`.
+    /// Whether the list may be under `data`.
     nested: bool,
 }
 
@@ -458,7 +458,7 @@ impl<'de> Visitor<'de> for List<'_, '_> {
                 object.next_value::<IgnoredAny>()?;
             }
         }
-        if found { Ok(()) } else { Err(de::Error::custom("there is no list under `data`")) }
+        if found { Ok(()) } else { Err(de::Error::custom("missing list under `data`")) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A benchmark in one call.
+//! Runs a benchmark with one call.
 
 use std::{fmt, path::PathBuf};
 
@@ -13,7 +13,7 @@ use rollout_core::event::Event;
 use rollout_core::summary::RolloutSummary;
 use rollout_model::metric::Metric;
 
-/// What is asked of a benchmark: its configuration, and what takes the place of parts of it.
+/// A benchmark to run: its configuration, and overrides of its settings.
 ///
 /// ```no_run
 /// use rollout::{benchmark::{Eval, rollout}, model::metric::Metric};
@@ -48,7 +48,7 @@ type OnEvent = Box<dyn FnMut(Event) + Send>;
 
 /// Runs a benchmark: loads its configuration and its questions, asks them, scores the answers, and writes the files.
 ///
-/// An error of a question is in its result, not here.
+/// An error of a question is part of its result; it is not returned here.
 pub async fn rollout(eval: impl Into<Eval>) -> Result<RolloutSummary, EvalError> {
     let Eval { source, overrides, vars, program, cancel, on_event } = eval.into();
     let settings = overrides.settings()?;
@@ -56,8 +56,8 @@ pub async fn rollout(eval: impl Into<Eval>) -> Result<RolloutSummary, EvalError>
         Source::File(path) => load_benchmark(&path, &settings, &vars)?,
         Source::Config(config) => LoadedBenchmark::new(overridden(*config, overrides), &vars)?,
     };
-    let told = settings.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
-    let mut run = Run::create(&loaded, told, &program).await?;
+    let overrides = settings.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
+    let mut run = Run::create(&loaded, overrides, &program).await?;
     let directory = run.job().directory().to_owned();
     let (events, mut heard) = mpsc::unbounded_channel();
     let listen = async move {
@@ -79,7 +79,7 @@ impl Eval {
     fn of(source: Source) -> Self {
         Self {
             source,
-            // As with the described call: what is said here holds, whatever the file says.
+            // As documented for the call: this applies, whatever the file says.
             overrides: RolloutOverrides { evaluate: Some(true), ..RolloutOverrides::default() },
             vars: Box::new(|_| None),
             program: PathBuf::from("rollout"),
@@ -88,81 +88,81 @@ impl Eval {
         }
     }
 
-    /// Takes the questions from here.
+    /// Reads the questions from this file.
     #[must_use]
     pub fn data_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.overrides.data_path = Some(path.into());
         self
     }
 
-    /// Writes the results here.
+    /// Writes the results to this directory.
     #[must_use]
     pub fn output_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.overrides.output_dir = Some(dir.into());
         self
     }
 
-    /// Asks this model.
+    /// Uses this model.
     #[must_use]
     pub fn model_name(mut self, name: impl Into<String>) -> Self {
         self.overrides.model_name = Some(name.into());
         self
     }
 
-    /// Asks at most so many questions.
+    /// Asks at most this many questions.
     #[must_use]
     pub fn max_tasks(mut self, tasks: usize) -> Self {
         self.overrides.max_tasks = Some(tasks);
         self
     }
 
-    /// Asks these questions only.
+    /// Asks only these questions.
     #[must_use]
     pub fn task_ids<S: Into<String>>(mut self, ids: impl IntoIterator<Item = S>) -> Self {
         self.overrides.task_ids = Some(ids.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Whether answers are scored: they are, whatever the configuration says, unless this says no.
+    /// Whether answers are scored: true by default, whatever the configuration says.
     #[must_use]
     pub fn evaluate(mut self, evaluate: bool) -> Self {
         self.overrides.evaluate = Some(evaluate);
         self
     }
 
-    /// Scores answers so.
+    /// Scores answers with this metric.
     #[must_use]
     pub fn metric(mut self, metric: Metric) -> Self {
         self.overrides.metric = Some(metric);
         self
     }
 
-    /// Where `${VAR}` and keys that are not in the configuration come from. The library reads no environment by itself.
+    /// The source of `${VAR}` and of keys that are not in the configuration. The library does not read the environment.
     #[must_use]
     pub fn vars(self, vars: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { vars: Box::new(vars), ..self }
     }
 
-    /// What starts a tool server for `sandbox_auto_start`; `rollout` unless set.
+    /// The program that starts a tool server for `sandbox_auto_start`; `rollout` by default.
     #[must_use]
     pub fn program(self, program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), ..self }
     }
 
-    /// Stops the run.
+    /// Sets the token that cancels the run.
     #[must_use]
     pub fn cancel(self, cancel: Cancel) -> Self {
         Self { cancel, ..self }
     }
 
-    /// Calls this with everything that happens.
+    /// Calls this with every event.
     #[must_use]
-    pub fn on_event(self, told: impl FnMut(Event) + Send + 'static) -> Self {
-        Self { on_event: Some(Box::new(told)), ..self }
+    pub fn on_event(self, on_event: impl FnMut(Event) + Send + 'static) -> Self {
+        Self { on_event: Some(Box::new(on_event)), ..self }
     }
 }
 
-/// Settings that were made in code, with others in their place.
+/// Applies overrides to settings made in code.
 fn overridden(config: RolloutConfig, overrides: RolloutOverrides) -> RolloutConfig {
     let RolloutOverrides { data_path, output_dir, model_name, max_tasks, task_ids, evaluate, metric } =
         overrides;
@@ -185,7 +185,7 @@ impl From<&str> for Eval {
 }
 
 impl From<RolloutConfig> for Eval {
-    /// The benchmark of a configuration that was made in code.
+    /// The benchmark of a configuration made in code.
     fn from(config: RolloutConfig) -> Self {
         Self::of(Source::Config(Box::new(config)))
     }

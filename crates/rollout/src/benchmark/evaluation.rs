@@ -1,4 +1,4 @@
-//! What the answers of a benchmark are worth: `evaluation.json`, made of the lines of `results.jsonl`.
+//! Writes `evaluation.json`, the scores of a benchmark's answers, from the lines of `results.jsonl`.
 
 use std::{cell::RefCell, io, path::Path};
 
@@ -15,7 +15,7 @@ use rollout_record::{
     lines::Lines,
 };
 
-/// What is needed of a line. Its conversation is left out while it is read.
+/// The fields of a line that are needed. Its conversation is skipped.
 #[derive(Deserialize)]
 struct Line {
     task_id: String,
@@ -32,7 +32,7 @@ struct Line {
     error: Option<String>,
 }
 
-/// Where the line of a question is, and what it is worth.
+/// The position of a question's line, and its score.
 struct Place {
     example_id: u64,
     offset: u64,
@@ -40,10 +40,10 @@ struct Place {
     judge_failed: bool,
 }
 
-/// Writes the evaluation of all answers in a file, in the order of their questions.
+/// Writes the evaluation of all answers in a file, ordered by question.
 ///
-/// There are so many questions, each of which should have its line. Returns the number of answers whose judge failed.
-/// What is kept in memory of an answer is a few numbers, however long its conversation is. Blocks while it works.
+/// `total` is the number of questions; each should have a line. Returns the number of answers whose judge failed.
+/// Memory per answer is a few numbers, however long its conversation is. Blocks while it works.
 pub(crate) fn write(
     results: &Path,
     metric: Metric,
@@ -68,7 +68,7 @@ pub(crate) fn write(
     Ok(places.iter().filter(|place| place.judge_failed).count() as u64)
 }
 
-/// The lines of a file by the number of their question. A line that is no answer is left out.
+/// The lines of a file by the number of their question. Other lines are ignored.
 fn places(lines: &mut Lines) -> io::Result<Vec<Place>> {
     let mut places = Vec::new();
     while let Some(line) = lines.next_line()? {
@@ -77,7 +77,7 @@ fn places(lines: &mut Lines) -> io::Result<Vec<Place>> {
             places.push(Place { example_id, offset: line.offset, score, judge_failed });
         }
     }
-    // Stable: of two lines for one question the later one stays last, and counts.
+    // The sort is stable: of two lines for one question, the later one stays last, and counts.
     places.sort_by_key(|place| place.example_id);
     places.reverse();
     places.dedup_by_key(|place| place.example_id);
@@ -85,7 +85,7 @@ fn places(lines: &mut Lines) -> io::Result<Vec<Place>> {
     Ok(places)
 }
 
-/// The answers, read as they are written.
+/// The answers, read while they are written.
 struct Evaluations<'a> {
     metric: Metric,
     places: &'a [Place],
@@ -102,7 +102,7 @@ impl Serialize for Evaluations<'_> {
             let lacking = |error: &str| Map::from_iter([("error".to_owned(), error.into())]);
             let details = match (line.error, line.score) {
                 (Some(error), _) => lacking(&error),
-                (None, None) => lacking("there is no ground truth"),
+                (None, None) => lacking("missing ground truth"),
                 (None, Some(_)) if line.details.is_empty() => self
                     .metric
                     .details(&line.predicted_answer, line.ground_truth.as_deref().unwrap_or_default()),

@@ -1,8 +1,8 @@
 //! Benchmarks: a file of questions becomes answers, scores, trajectories and a summary.
 //!
-//! A question is asked of a model, which may call tools of a tool server until it answers; the answer is scored by a
-//! [metric](rollout_model::metric). All of it runs as a [job](crate::job): a question is an example, the model is the agent,
-//! and the results are in a job's directory, so that a run that was cut short can be resumed.
+//! Each question is sent to a model, which may call tools of a tool server until it answers. The answer is scored by a
+//! [metric](rollout_model::metric). The run is a [job](crate::job): a question is an example, the model is the agent,
+//! and the results are in a job's directory, so that an interrupted run can be resumed.
 //!
 //! # All questions of a file
 //!
@@ -35,20 +35,20 @@
 //! # }
 //! ```
 //!
-//! [`RolloutConfig`](crate::config::RolloutConfig) has everything that can be said of a benchmark, and [`Eval`] also takes
-//! one that was made in code. What was answered is in `results.jsonl`, a [`TaskResult`] a line; what it is worth in
-//! `evaluation.json`; and what it came to in the [`RolloutSummary`]. A question that failed is not scored and not in the
-//! mean, and neither is one without a right answer; an empty answer is one.
+//! [`RolloutConfig`](crate::config::RolloutConfig) has all settings of a benchmark; [`Eval`] also accepts one that was
+//! created in code. The answers are in `results.jsonl`, one [`TaskResult`] per line; their scores in `evaluation.json`;
+//! and the totals in the [`RolloutSummary`]. Questions that failed and questions without a correct answer are not
+//! scored and not part of the mean. An empty answer is scored.
 //!
 //! # One by one
 //!
-//! [`quick_rollout`] asks a single question, and an [`AgentRunner`] those that it is given, without files.
-//! [`load_config`] and [`load_tasks`] read what it takes.
+//! [`quick_rollout`] asks a single question, and an [`AgentRunner`] the questions that you pass to it, without files.
+//! [`load_config`] and [`load_tasks`] read its inputs.
 //!
 //! # From here
 //!
-//! - [`score`] scores saved answers again, by another metric or another judge.
-//! - [`Run`] is the job behind [`rollout`], for those who watch its [events](rollout_core::event::Event) or resume it.
+//! - [`score`] scores saved answers again, with another metric or another judge.
+//! - [`Run`] is the job behind [`rollout`]: use it to watch its [events](rollout_core::event::Event) or to resume it.
 
 mod auto_start;
 mod data;

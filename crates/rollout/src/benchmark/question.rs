@@ -1,4 +1,4 @@
-//! How a model is led through one question: it calls tools of the tool server until it answers.
+//! The conversation about one question: the model calls tools of the tool server until it answers.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -24,32 +24,32 @@ use rollout_model::{
     next_prompt,
 };
 
-/// What stands for the answer of a model that only ever called tools.
+/// The recorded answer of a model that only called tools.
 const NO_ANSWER: &str = "Max turns reached without answer";
 
-/// The most calls of one turn that are done. Nobody who looks at what tools give asks for more at once.
+/// The maximum number of calls that are executed in one turn. A model that reads its results needs fewer.
 const MAX_CALLS: usize = 128;
 
 const KWARGS: &str = "kwargs";
 
-/// What the model is told before a question, unless the configuration says otherwise.
+/// The default system prompt.
 pub const DEFAULT_SYSTEM_PROMPT: &str = "\
 You answer questions. Use the tools that you have, step by step, whenever they help you to find out or to check \
 something; look at what a tool gives before you decide what to do next. When you are sure, answer in plain words and \
 put the answer itself last, as \"Final answer: …\", as briefly as the question allows.";
 
-/// What the model is told before every question.
+/// The system message of every question.
 pub(crate) fn system_message(configured: &str) -> Arc<Message> {
     Arc::new(Message::system(if configured.is_empty() { DEFAULT_SYSTEM_PROMPT } else { configured }))
 }
 
-/// Leads a model through questions.
+/// The interaction for questions of a benchmark.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
-    /// Empty if nothing needs the tool server, and until it is ready.
+    /// Empty if the tool server is not needed, and until it is ready.
     pub(crate) toolbox: Arc<OnceLock<Arc<Toolbox>>>,
     pub(crate) max_turns: u32,
-    /// Stands before the id of a rollout in that of its worker.
+    /// The first part of the worker id; the id of the rollout follows it.
     pub(crate) worker_id: Option<String>,
 }
 
@@ -61,35 +61,32 @@ impl Question {
         }
     }
 
-    /// Does what a call asks for, and puts it on record. Returns what the model is told, and the picture that it is
-    /// shown, if there is one.
+    /// Executes a call, and records it. Returns the text for the model, and the picture to show to it, if there is one.
     async fn call(&self, call: &ToolCall, state: &mut State) -> Result<(String, Option<Value>), Error> {
-        // A model that garbles its arguments learns so from the tool.
+        // If the arguments are malformed, the tool reports that to the model.
         let parameters: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let clock = Instant::now();
-        let (tool_name, mut answer) =
-            match self.toolbox.get().map(|toolbox| (toolbox, toolbox.find(&call.name))) {
-                Some((toolbox, Some(name))) => {
-                    let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
-                    let mut all = toolbox.offered(name, parameters.clone());
-                    all.extend(toolbox.resolved(kwargs.cloned().unwrap_or_default()).await);
-                    let answer = toolbox.server.execute(&self.worker(state), name, all).await;
-                    toolbox.note(state.input.example_id, &answer);
-                    (
-                        name,
-                        answer.map_err(|error| {
-                            error.into_error(&format!("the tool `{name}` could not be called"))
-                        })?,
-                    )
-                }
-                missing => {
-                    let known = missing.map(|(toolbox, _)| toolbox.names()).unwrap_or_default();
-                    let message = format!("no tool is called '{}'; there are: {known}", call.name);
-                    (call.name.as_str(), Answer { code: -1, message, data: Value::Null })
-                }
-            };
+        let (tool_name, mut answer) = match self
+            .toolbox
+            .get()
+            .map(|toolbox| (toolbox, toolbox.find(&call.name)))
+        {
+            Some((toolbox, Some(name))) => {
+                let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
+                let mut all = toolbox.offered(name, parameters.clone());
+                all.extend(toolbox.resolved(kwargs.cloned().unwrap_or_default()).await);
+                let answer = toolbox.server.execute(&self.worker(state), name, all).await;
+                toolbox.note(state.input.example_id, &answer);
+                (name, answer.map_err(|error| error.into_error(&format!("cannot call the tool `{name}`")))?)
+            }
+            missing => {
+                let known = missing.map(|(toolbox, _)| toolbox.names()).unwrap_or_default();
+                let message = format!("unknown tool '{}'; known tools: {known}", call.name);
+                (call.name.as_str(), Answer { code: -1, message, data: Value::Null })
+            }
+        };
         let picture = text::take_picture(&mut answer);
-        let told = text::told(&answer);
+        let text = text::tool_text(&answer);
         let record = ToolCallRecord {
             tool_name: tool_name.to_owned(),
             parameters: record::parameters(parameters),
@@ -104,7 +101,7 @@ impl Question {
         if let Some(RecordedCalls(calls)) = state.resources.get_mut() {
             calls.push(Arc::new(record));
         }
-        Ok((told, picture))
+        Ok((text, picture))
     }
 }
 
@@ -119,7 +116,7 @@ impl Interaction for Question {
             Stop::new("no_tools_called", |state| {
                 last_words(state).is_some_and(|last| last.tool_calls.is_empty())
             }),
-            // Before the condition that every conversation ends by which somebody else has the last word in.
+            // Before the general condition for a final reply, so that it gets this name.
             Stop::new("max_turns_reached", |state| state.final_env_response.is_some()).priority(1),
         ]
     }
@@ -136,7 +133,7 @@ impl Interaction for Question {
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
         if let Some(toolbox) = self.toolbox.get() {
             let (worker, example) = (self.worker(state), state.input.example_id);
-            // Whatever ends this before all of them are open, those that are have to be closed.
+            // Sessions that are open must be closed, even if opening the others fails.
             state.resources.insert(Session::new(Arc::clone(toolbox), worker));
             if let Some(session) = state.resources.get_mut::<Session>() {
                 session.open(example).await?;
@@ -152,7 +149,7 @@ impl Interaction for Question {
     ) -> Result<Messages, Error> {
         let mut messages = next_prompt(leader, state).await?;
         if state.trajectory.len() >= self.max_turns as usize {
-            // What the last turn asked for was done, and is on record; nobody looks at it any more.
+            // The calls of the last turn were executed and recorded; the model does not see their results.
             let said: usize =
                 state.trajectory.last().map_or(0, |last| last.prompt.len() + last.completion.len());
             state.final_env_response = Some(messages.split_off(said.min(messages.len())));
@@ -163,7 +160,7 @@ impl Interaction for Question {
     async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         let model = Arc::clone(&state.model);
         match model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await {
-            // Who says nothing has answered, with nothing.
+            // A model that says nothing has given an empty answer.
             Err(error) if error.is(ErrorKind::EmptyModelResponse) => Ok(Response {
                 id: String::new(),
                 created: jiff::Timestamp::now().as_second(),
@@ -183,15 +180,15 @@ impl Interaction for Question {
         let mut answers = Messages::with_capacity(last.tool_calls.len());
         let mut pictures = Vec::new();
         for (place, call) in last.tool_calls.iter().enumerate() {
-            let (told, picture) = match place < MAX_CALLS {
+            let (text, picture) = match place < MAX_CALLS {
                 true => self.call(call, state).await?,
-                false => (format!("not done: a turn has at most {MAX_CALLS} calls"), None),
+                false => (format!("not executed: a turn has at most {MAX_CALLS} calls"), None),
             };
-            answers.push(Arc::new(Message::tool(&call.id, told)));
+            answers.push(Arc::new(Message::tool(&call.id, text)));
             pictures.extend(picture);
         }
         if !pictures.is_empty() {
-            // Most servers take pictures from users only, and after all answers of tools.
+            // Most servers accept pictures only from users, and only after all tool results.
             pictures.insert(0, json!({"type": "text", "text": "What the tools show:"}));
             answers.push(Arc::new(Message::user(Content::Parts(pictures))));
         }
@@ -203,7 +200,7 @@ impl Interaction for Question {
         match predicted_answer(&completion) {
             Some(answer) => state.set(PREDICTED_ANSWER, answer)?,
             None if state.prompt_too_long => {
-                let text = "the question is longer than the model reads";
+                let text = "the question is longer than the context of the model";
                 state.error.get_or_insert_with(|| Error::new(ErrorKind::OverlongPrompt, text));
             }
             None => state.set(PREDICTED_ANSWER, NO_ANSWER)?,
@@ -213,12 +210,12 @@ impl Interaction for Question {
     }
 }
 
-/// What the model said last.
+/// The last message of the model.
 fn last_words(state: &State) -> Option<&Arc<Message>> {
     state.trajectory.last()?.completion.last()
 }
 
-/// The answer in a conversation: in its last message, or in the last one with words if that only calls tools.
+/// The answer in a conversation: in its last message, or in the last message with text if that one only calls tools.
 fn predicted_answer(completion: &MessageList) -> Option<String> {
     let mut spoken = completion.iter().rev().filter(|message| message.role == Role::Assistant).peekable();
     if let Some(last) = spoken.peek()

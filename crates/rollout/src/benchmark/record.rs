@@ -1,20 +1,20 @@
-//! What of a call is put on record, however large or deep what a model or a tool says is.
+//! Limits the size and depth of recorded calls.
 
 use serde_json::{Map, Value};
 
-/// The deepest value that stands in a record as it is. Readers of JSON refuse what is much deeper, and the record has
-/// levels of its own.
+/// The maximum depth of a recorded value. JSON readers reject much deeper values, and the record adds levels of its
+/// own.
 const MAX_LEVELS: usize = 64;
 
-/// The longest result that stands in a record as it is, in bytes of JSON.
+/// The maximum size of a recorded result, in bytes of JSON.
 const MAX_BYTES: usize = 256 << 10;
 
-/// The parameters of a call. What is too deep stands there as its JSON text.
+/// The parameters of a call. Values that are too deep become JSON text.
 pub(super) fn parameters(parameters: Map<String, Value>) -> Map<String, Value> {
     parameters.into_iter().map(|(name, value)| (name, shallow(value, MAX_LEVELS - 1))).collect()
 }
 
-/// What a tool gave. What is too deep stands there as its JSON text; of what is too long, the beginning does.
+/// The result of a tool. Values that are too deep become JSON text; texts that are too long are cut.
 pub(super) fn result(result: Value) -> Value {
     let text = match &result {
         Value::String(text) if text.len() <= MAX_BYTES => return result,
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_kept_as_text_and_everything_else_as_it_is() {
+    fn deep_values_become_text_and_others_are_unchanged() {
         for levels in [0, 1, MAX_LEVELS] {
             assert_eq!(result(nested(levels)), nested(levels));
         }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_too_long_the_beginning_is_kept() {
+    fn long_results_are_cut_at_the_end() {
         let fits = Value::String("x".repeat(MAX_BYTES));
         assert_eq!(result(fits.clone()), fits);
         for long in [json!("好".repeat(MAX_BYTES)), json!(["x".repeat(MAX_BYTES)])] {
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_read_again_wherever_it_stands(levels in 0..127usize, around in 0..60usize) {
+        fn a_record_can_be_read_at_any_depth(levels in 0..127usize, around in 0..60usize) {
             let kept = (0..around).fold(result(nested(levels)), |inner, _| json!([inner]));
             prop_assert_eq!(serde_json::from_str::<Value>(&kept.to_string()).unwrap(), kept);
         }

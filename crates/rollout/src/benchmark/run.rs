@@ -1,4 +1,4 @@
-//! A benchmark as a job: from its configuration to its files.
+//! Runs a benchmark as a job, from its configuration to its files.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,52 +37,52 @@ use rollout_env::blocking::blocking;
 use rollout_model::dataset;
 use rollout_record::{atomic::WriteError, journal::TaskSelection, rows};
 
-/// Why a benchmark has no good end.
+/// Why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
-    /// The configuration is not as it has to be.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// A path that was given beside the configuration cannot be kept.
+    /// A path given in addition to the configuration cannot be recorded.
     #[error(transparent)]
     Path(#[from] NotText),
-    /// The questions are not as they have to be.
+    /// The questions are invalid.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Model, judge or tools cannot be used.
+    /// The model, the judge or the tools cannot be used.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// There is nothing to ask.
+    /// There are no questions to ask.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A job that was started before cannot go on.
+    /// An earlier job cannot be resumed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The job had to stop.
+    /// The job failed.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// What the answers came to cannot be written. The answers themselves are there.
+    /// The summary cannot be written. The answers are saved.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The tool server was lost in the middle of the run, which was stopped.
+    /// The connection to the tool server was lost, and the run was stopped.
     #[error(transparent)]
     ToolServer(Box<LostServer>),
-    /// Somebody cut the run short.
+    /// The run was cancelled.
     #[error("the benchmark was cancelled")]
     Cancelled(PathBuf),
 }
 
 impl EvalError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<String> {
         let resume = |dir: &Path| format!("`rollout resume {}` continues it", dir.display());
         match self {
             Self::Setup(error) => error.hint().map(str::to_owned),
             Self::Job(JobError::Exists(dir)) => {
-                Some(format!("{}; give another output_dir for a new run", resume(dir)))
+                Some(format!("{}; set another output_dir for a new run", resume(dir)))
             }
             Self::Job(JobError::Unauthorized { who, .. }) if who == JUDGE => Some(
-                "set `evaluator_api_key` to the key of the judge, then `rollout resume` the run: every answer that was scored is kept"
+                "set `evaluator_api_key` to the key of the judge, then resume the run with `rollout resume`: scored answers are kept"
                     .to_owned(),
             ),
             Self::Job(error) => error.hint(),
@@ -99,25 +99,25 @@ impl EvalError {
     }
 }
 
-/// A tool server that was lost in the middle of a run.
+/// A tool server that was lost during a run.
 #[derive(Debug, thiserror::Error)]
 pub enum LostServer {
-    /// It was started for the run, and ended.
-    #[error("the tools were lost, so the run was stopped")]
+    /// It was started for the run, and exited.
+    #[error("lost the connection to the tool server, so the run was stopped")]
     Own {
-        /// Where the results of the run are; empty if they are not saved.
+        /// The directory of the results; empty if they are not saved.
         dir: PathBuf,
-        /// How it ended.
+        /// How it exited.
         source: AutoStartError,
     },
-    /// It is somebody else's, and is not to be reached any more.
+    /// It was not started by this run, and cannot be reached any more.
     #[error(
         "the tool server at {url} could not be reached for {MOST_MISSED} questions in a row, so the run was stopped"
     )]
     Unreachable {
-        /// Where the results of the run are; empty if they are not saved.
+        /// The directory of the results; empty if they are not saved.
         dir: PathBuf,
-        /// Its address.
+        /// Its URL.
         url: String,
     },
 }
@@ -128,7 +128,7 @@ impl LostServer {
             Self::Own { dir, .. } => (dir, "`rollout resume"),
             Self::Unreachable { dir, .. } => (dir, "start it again; `rollout resume --rerun error"),
         };
-        (!dir.as_os_str().is_empty()).then(|| format!("{how} {}` goes on", dir.display()))
+        (!dir.as_os_str().is_empty()).then(|| format!("{how} {}` continues the run", dir.display()))
     }
 }
 
@@ -139,20 +139,20 @@ pub struct Run {
     tools: Tools,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalOutcome {
-    /// As a job.
+    /// The result as a job.
     pub result: JobResult,
-    /// As a benchmark; none if it was cancelled, so that questions are missing.
+    /// The summary as a benchmark; none if the run was cancelled, because questions are missing.
     pub summary: Option<RolloutSummary>,
 }
 
 impl Run {
-    /// Loads the questions, makes everything ready that they need, and makes the directory of the results.
+    /// Loads the questions, prepares the model and the tools, and creates the directory of the results.
     ///
-    /// `overrides` are the settings that were given beside the configuration, for the record, and `program` is what
-    /// starts a tool server: the `rollout` command.
+    /// `overrides` are the settings given in addition to the configuration, for the record. `program` starts a tool
+    /// server: the `rollout` command.
     pub async fn create(
         loaded: &LoadedBenchmark,
         overrides: Vec<String>,
@@ -160,7 +160,7 @@ impl Run {
     ) -> Result<Self, EvalError> {
         let config = loaded.config.clone();
         if config.save_results {
-            // Before anything else: it is the most common slip, and costs nothing to see.
+            // First of all: this is the most common mistake, and it is cheap to check.
             Job::check_place(config.results_dir())?;
         }
         let (plan, setup) = plan(loaded, overrides).await?;
@@ -173,7 +173,7 @@ impl Run {
         Ok(Self { job, config, tools })
     }
 
-    /// Opens a benchmark again that was cut short, with the same configuration.
+    /// Opens an interrupted benchmark again, with the same configuration.
     pub async fn resume(
         resumable: Resumable,
         loaded: &LoadedBenchmark,
@@ -182,13 +182,13 @@ impl Run {
     ) -> Result<Self, EvalError> {
         resumable.check_config(&loaded.job())?;
         let overrides = resumable.header().overrides.clone();
-        // Wherever it was moved to since.
+        // The directory may have been moved.
         let directory = resumable.directory().to_owned();
         let config = RolloutConfig { output_dir: Some(directory), ..loaded.config.clone() };
         let (plan, setup) = plan(loaded, overrides).await?;
         let mut job = resumable.resume(plan, Arc::new(NoProvider), rerun).await?;
         let mut tools = match job.remaining() {
-            // Nobody is asked any more, so that no tools are needed to write what the answers came to.
+            // All questions are answered, so no tools are needed.
             0 => Tools::default(),
             _ => setup.tools(&config, program).await?,
         };
@@ -196,12 +196,12 @@ impl Run {
         Ok(Self { job, config, tools })
     }
 
-    /// The job that it is.
+    /// The job.
     pub fn job(&mut self) -> &mut Job {
         &mut self.job
     }
 
-    /// Asks all questions, telling `events` what happens, and writes what they came to.
+    /// Asks all questions, sends events to `events`, and writes the results.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<EvalOutcome, EvalError> {
         let Self { mut job, config, tools: Tools { toolbox, mut server, .. } } = self;
         let dir = job.directory().to_owned();
@@ -211,8 +211,8 @@ impl Run {
             false => Some(job.provenance().await),
         };
         let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
-        let (told, heard) = mpsc::unbounded_channel();
-        let mut result = pin!(future::join(job.run(told, stop.clone()), pass_on(heard, &events)));
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut result = pin!(future::join(job.run(sender, stop.clone()), pass_on(receiver, &events)));
         let ((result, judge_failures), lost) = tokio::select! {
             ended = &mut result => (ended, None),
             lost = lost(toolbox.as_deref(), server.as_mut(), dir) => {
@@ -227,7 +227,7 @@ impl Run {
         if let Some(lost) = lost {
             return Err(EvalError::ToolServer(Box::new(lost)));
         }
-        // Averages of a part of the questions would look like those of all.
+        // Averages over some of the questions would look like those over all.
         if result.cancelled || result.stopped.is_some() {
             return Ok(EvalOutcome { result, summary: None });
         }
@@ -249,13 +249,13 @@ impl Run {
 }
 
 /// Passes events on, and counts the answers whose judge failed.
-async fn pass_on(mut heard: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
+async fn pass_on(mut receiver: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
     let mut failures = 0;
-    while let Some(event) = heard.recv().await {
+    while let Some(event) = receiver.recv().await {
         if let Event::TrialFinished { result, .. } = &event {
             failures += u64::from(result.notes.iter().any(|note| note.ends_with(COUNTS_AS_ZERO)));
         }
-        // A reader that went away is no reason to stop.
+        // The run continues without a reader of its events.
         let _ = events.send(event);
     }
     failures
@@ -284,7 +284,7 @@ async fn lost(toolbox: Option<&Toolbox>, server: Option<&mut OwnServer>, dir: Pa
     }
 }
 
-/// Writes what the answers came to.
+/// Writes the evaluation and the summary.
 fn finish(
     config: &RolloutConfig,
     mut summary: RolloutSummary,
@@ -323,16 +323,16 @@ async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan,
     Ok((plan, setup))
 }
 
-/// The questions that are asked for.
+/// The selected questions.
 struct Questions {
     examples: StoredExamples,
-    /// The files that they and the configuration name.
+    /// The files that the questions and the configuration name.
     seeds: SeedPaths,
-    /// How many there are, asked for or not.
+    /// The number of all questions, selected or not.
     count: u64,
 }
 
-/// Reads the questions, and puts them where their number costs no memory.
+/// Reads the questions and stores them in a file, so that they need no memory.
 fn questions(config: &RolloutConfig) -> Result<Questions, DataError> {
     let (system, name) = (question::system_message(&config.system_prompt), config.dataset_name());
     let mut records = QuestionRecords::new(config);
@@ -347,14 +347,14 @@ fn questions(config: &RolloutConfig) -> Result<Questions, DataError> {
     Ok(Questions { examples, seeds: seeds.finish(config), count })
 }
 
-/// How the questions of a benchmark were chosen, if not all of them are wanted.
+/// The selection of questions, if not all of them are asked.
 fn selection(config: &RolloutConfig) -> Option<TaskSelection> {
     let globs = config.task_ids.clone().unwrap_or_default();
     let limit = config.number_of_tasks.map(|number| number as u64);
     (limit.is_some() || !globs.is_empty()).then_some(TaskSelection { globs, limit })
 }
 
-/// The hash of a question that is at a place among those of a benchmark, as the journal of a run holds it.
+/// The hash of the question at a position of a benchmark, as in the journal of a run.
 pub fn question_hash(config: &RolloutConfig, place: usize, item: BenchmarkItem) -> String {
     let system = question::system_message(&config.system_prompt);
     dataset::content_hash(&[item.input(place as u64, system, config.dataset_name().as_str())])

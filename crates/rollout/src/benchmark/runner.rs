@@ -1,4 +1,4 @@
-//! Questions one by one, for those who decide themselves what is asked next.
+//! Asks single questions, for callers that decide which question is next.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -48,7 +48,7 @@ pub struct AgentRunner {
     cancel: CancellationToken,
 }
 
-/// A runner that is ready. Dropping it ends what it started, without waiting for that.
+/// A started runner. Dropping it ends the processes that it started, without waiting for them.
 #[derive(Debug)]
 pub struct StartedRunner {
     rollouts: Rollouts,
@@ -61,8 +61,8 @@ pub struct StartedRunner {
 }
 
 impl AgentRunner {
-    /// A runner of questions with this configuration. `worker_id` names it for the tool server; each question adds an id
-    /// of its own, so that no two of them share a session.
+    /// A runner of questions with this configuration. `worker_id` identifies it for the tool server; each question adds
+    /// its own id, so that no two of them share a session.
     pub fn new(config: RolloutConfig, worker_id: impl Into<String>) -> Self {
         Self {
             config,
@@ -73,25 +73,25 @@ impl AgentRunner {
         }
     }
 
-    /// Stops its questions, and closes what they have open.
+    /// Sets the token that cancels its questions and closes their sessions.
     #[must_use]
     pub fn cancel(self, cancel: CancellationToken) -> Self {
         Self { cancel, ..self }
     }
 
-    /// Tells the model nothing before a question, instead of a text of our own, if the configuration has no text.
+    /// Sends no system prompt, instead of the default one, if the configuration has none.
     #[must_use]
     pub fn without_system_prompt(self) -> Self {
         Self { no_system_prompt: true, ..self }
     }
 
-    /// What starts a tool server for `sandbox_auto_start`; `rollout` unless set.
+    /// The program that starts a tool server for `sandbox_auto_start`; `rollout` by default.
     #[must_use]
     pub fn program(self, program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), ..self }
     }
 
-    /// Makes everything ready that questions need: the model, the metric, and the tools.
+    /// Prepares the model, the metric, and the tools.
     pub async fn start(self) -> Result<StartedRunner, SetupError> {
         let Self { config, worker_id, program, no_system_prompt, cancel } = self;
         let loaded = LoadedBenchmark::new(config, &|_| None)?;
@@ -110,9 +110,9 @@ impl AgentRunner {
 }
 
 impl StartedRunner {
-    /// Asks a question, and scores the answer if the right one is known and scoring is on.
+    /// Asks a question, and scores the answer if the correct one is known and scoring is on.
     ///
-    /// Whatever goes wrong with the question is in its result; only a key that is refused is an error, and a cancel.
+    /// Failures of the question are part of its result. Only a rejected key and a cancellation are errors.
     pub async fn run_task(&self, item: &BenchmarkItem) -> Result<TaskResult, RolloutError> {
         let input = item.clone().input(0, self.system.clone(), &self.task);
         let Rollouts { interaction, limits, .. } = &self.rollouts;
@@ -141,7 +141,7 @@ impl StartedRunner {
         Ok(TaskResult { example_id: None, ..question_row(&state, form) })
     }
 
-    /// Ends the tool server, if it was started for this runner, and waits until it is gone.
+    /// Ends the tool server, if it was started for this runner, and waits until it has exited.
     pub async fn stop(self) {
         if let Some(server) = self.server {
             server.stop().await;
@@ -149,26 +149,26 @@ impl StartedRunner {
     }
 }
 
-/// How a single question is asked.
+/// Options for a single question.
 #[derive(Debug, Clone)]
 pub struct QuickOptions {
     /// The tools that the model may use.
     pub tools: Vec<String>,
-    /// The server's name for the model.
+    /// The name of the model on its server.
     pub model_name: String,
-    /// The model's key.
+    /// The API key of the model.
     pub api_key: String,
-    /// The address of the model's server.
+    /// The base URL of the model's server.
     pub base_url: String,
-    /// The most turns that it takes.
+    /// The maximum number of turns.
     pub max_turns: std::num::NonZeroU32,
-    /// The address of the tool server.
+    /// The URL of the tool server.
     pub sandbox_url: String,
-    /// The token of the tool server; empty if it wants none.
+    /// The token of the tool server; empty if it requires none.
     pub sandbox_token: String,
-    /// What the model is told before the question; none for [a text of our own](DEFAULT_SYSTEM_PROMPT), empty for nothing.
+    /// The system prompt; none for [the default](DEFAULT_SYSTEM_PROMPT), empty for no system prompt.
     pub system_prompt: Option<String>,
-    /// Stops it.
+    /// Cancels the question.
     pub cancel: CancellationToken,
 }
 
@@ -189,28 +189,28 @@ impl Default for QuickOptions {
     }
 }
 
-/// What came of a single question.
+/// The result of a single question.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct QuickResult {
     /// The question.
     pub question: String,
-    /// The answer that was found in the model's last words.
+    /// The answer that was found in the model's last message.
     pub answer: String,
-    /// Whether the model came to an end.
+    /// Whether the question was answered without an error.
     pub success: bool,
-    /// What went wrong.
+    /// The error.
     pub error: Option<String>,
     /// The whole conversation.
     pub trajectory: Option<Trajectory>,
 }
 
-/// Why a single question was not asked, or not answered by anybody.
+/// Why a single question failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QuickError {
-    /// Something that it needs cannot be used.
+    /// The model or the tools cannot be used.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The server refuses the key, or somebody cancelled it.
+    /// The server rejects the key, or the question was cancelled.
     #[error(transparent)]
     Rollout(#[from] RolloutError),
 }

@@ -1,4 +1,4 @@
-//! Scores of saved answers, made anew: another metric, another judge or a rubric, and no model asked for an answer.
+//! Scores saved answers again, with another metric, another judge or a rubric. No model is asked for new answers.
 //!
 //! ```
 //! use std::num::NonZeroUsize;
@@ -50,68 +50,68 @@ use rollout_record::{
     rows,
 };
 
-/// Answers from this score on count as perfect.
+/// Answers with at least this score count as perfect.
 pub(super) const PERFECT: f64 = 0.99;
 
-/// What the answers of a benchmark are worth: the content of `evaluation.json`.
+/// The scores of a benchmark's answers: the content of `evaluation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation<E = Vec<TaskEvaluation>> {
-    /// How answers were scored.
+    /// The metric.
     pub metric: Metric,
-    /// All questions.
+    /// The number of all questions.
     pub total_tasks: u64,
-    /// Those with a score: they did not fail, and have a right answer.
+    /// The number of scored questions: those that did not fail and have a correct answer.
     pub evaluated_tasks: u64,
-    /// The mean over those with a score; 0 if there are none.
+    /// The mean over scored questions; 0 if there are none.
     pub average_score: f64,
-    /// Those with a score of at least 0.99.
+    /// The number of questions with a score of at least 0.99.
     pub perfect_matches: u64,
-    /// The share of those with a score among all.
+    /// The share of scored questions.
     pub success_rate: f64,
-    /// Every question, in the order of their numbers, or of the file if it has none.
+    /// Every question, ordered by number, or as in the file if there are no numbers.
     pub evaluations: E,
 }
 
-/// What one answer is worth.
+/// The score of one answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvaluation {
-    /// Names the question.
+    /// The id of the question.
     pub task_id: String,
     /// The answer.
     pub predicted: String,
-    /// The right answer, where there is one.
+    /// The correct answer, if there is one.
     pub ground_truth: Option<String>,
-    /// From 0 to 1; 0 for what has no score.
+    /// From 0 to 1; 0 without a score.
     pub score: f64,
-    /// How it was scored.
+    /// The metric.
     pub metric: Metric,
-    /// What was compared, what a judge found, or in `error` why there is no score.
+    /// What was compared, the judgement of a judge, or in `error` why there is no score.
     pub details: Map<String, Value>,
 }
 
-/// What came of scoring a file.
+/// The result of scoring a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     /// The scores.
     pub evaluation: Evaluation,
-    /// The scores that the same answers had before, if any had one.
+    /// The previous scores of the same answers, if any had one.
     pub before: Option<Before>,
-    /// Questions that failed, and so have no score.
+    /// The number of questions that failed; they have no score.
     pub failed: u64,
-    /// Questions without a right answer, which have none either.
+    /// The number of questions without a correct answer; they have no score.
     pub without_truth: u64,
-    /// Answers whose judge failed. They count as 0.
+    /// The number of answers whose judge failed. They count as 0.
     pub judge_failures: u64,
-    /// Lines that are no answers.
+    /// The number of lines that are not answers.
     pub foreign_lines: u64,
 }
 
-/// The scores that answers had before.
+/// The previous scores of answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Before {
-    /// By which metric, if the file says, and says the same of all.
+    /// The metric, if the file names one and it is the same for all.
     pub metric: Option<String>,
-    /// Answers that have a score now and had one before.
+    /// The number of answers that have a score now and had one before.
     pub tasks: u64,
     /// Their mean before.
     pub average: f64,
@@ -122,8 +122,8 @@ pub struct Before {
 /// Why saved answers cannot be scored.
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreError {
-    /// There is nothing there.
-    #[error("there is no {}; name a file of answers, or the directory of a job", .0.display())]
+    /// The path does not exist.
+    #[error("{} does not exist; name a file of answers, or the directory of a job", .0.display())]
     NotFound(PathBuf),
     /// The directory has no answers.
     #[error(
@@ -133,13 +133,13 @@ pub enum ScoreError {
     NoFile(PathBuf),
     /// The file has no answers.
     #[error(
-        "{} has no answers: a line of it has `predicted_answer`, or `completion` as the rows of a model's job",
+        "{} has no answers: a line must have `predicted_answer`, or `completion` like the rows of a model's job",
         .0.display()
     )]
     NoRows(PathBuf),
     /// No conversation was saved.
     #[error(
-        "{} has no conversations for a rubric to look at; save them with `save_trajectories: true`",
+        "{} has no conversations to score with a rubric; save them with `save_trajectories: true`",
         .0.display()
     )]
     NoConversations(PathBuf),
@@ -148,11 +148,11 @@ pub enum ScoreError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The server of a judge refuses its key. Nothing was saved.
-    #[error("the server refuses the key of the model that judges")]
+    /// The server of a judge rejects its key. Nothing was saved.
+    #[error("the server rejected the API key of the judge")]
     Unauthorized(#[source] Error),
     /// The evaluation cannot be saved.
     #[error(transparent)]
@@ -187,7 +187,7 @@ pub fn rows_in(path: &Path) -> Result<Vec<PathBuf>, ScoreError> {
     if files.is_empty() { Err(ScoreError::NoFile(path.to_owned())) } else { Ok(files) }
 }
 
-/// The directories in one, in order. Links are left out: they lead elsewhere.
+/// The subdirectories, sorted. Symbolic links are ignored, because they may lead elsewhere.
 fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -200,16 +200,16 @@ fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Where the evaluation of a file of answers belongs: beside it.
+/// The evaluation file of a file of answers: in the same directory.
 pub fn evaluation_file(rows: &Path) -> PathBuf {
     rows.with_file_name(rows::EVALUATION)
 }
 
-/// Scores every answer of a file: lines of a benchmark's `results.jsonl`, also of other programs, or rows of a model's
-/// job, whose answers are then found in the model's last words.
+/// Scores every answer of a file: lines of a benchmark's `results.jsonl`, also those of other programs, or rows of a
+/// model's job, whose answers are found in the model's last message.
 ///
-/// Failed questions and those without a right answer are not scored; an empty right answer is one. So many answers are
-/// judged at the same time; `progress` is told how many are done. Nothing is written.
+/// Failed questions and those without a correct answer are not scored; a correct answer may be empty. `concurrency`
+/// answers are judged at the same time; `progress` gets the number of finished answers. Nothing is written.
 pub async fn score(
     rows: &Path,
     scorer: &Scorer,
@@ -244,7 +244,7 @@ pub async fn score(
     Ok(tally.finish(scorer.metric(), foreign_lines))
 }
 
-/// What became of an answer.
+/// The outcome of scoring an answer.
 enum Fate {
     Scored(Score),
     /// It counts as 0.
@@ -267,7 +267,7 @@ impl Fate {
     }
 }
 
-/// What is counted of scored answers.
+/// Totals over scored answers.
 #[derive(Default)]
 struct Tally {
     evaluations: Vec<TaskEvaluation>,
@@ -280,8 +280,8 @@ struct Tally {
     judge_failures: u64,
 }
 
-/// Brings answers into the order of their questions. Where two lines are of the same attempt, the later one counts, as
-/// it does for the run itself; what does not say what it is of stays where it is, after the others.
+/// Sorts answers by question. If two lines have the same attempt, the later one counts, as in the run itself. Lines
+/// without a question stay in order, after the others.
 fn in_order(mut answers: Vec<(Answer, Fate)>) -> Vec<(Answer, Fate)> {
     answers.sort_by_key(|(answer, _)| (answer.place.is_none(), answer.place));
     answers.reverse();
@@ -308,7 +308,7 @@ impl Tally {
             }
             Fate::WithoutTruth => {
                 self.without_truth += 1;
-                (lacking("there is no ground truth".to_owned()), false)
+                (lacking("missing ground truth".to_owned()), false)
             }
         };
         if is_evaluated {
@@ -334,7 +334,7 @@ impl Tally {
         });
     }
 
-    /// Notes two scores of one answer. The averages are sums until the end.
+    /// Records two scores of one answer. The averages are sums until the end.
     fn compare(&mut self, before: f64, metric: Option<String>, now: f64) {
         let all = self.before.get_or_insert_with(|| Before {
             metric: metric.clone(),
@@ -380,7 +380,7 @@ pub(super) fn mean(sum: f64, count: u64) -> f64 {
 }
 
 impl Evaluation {
-    /// The same without secrets in what judges said.
+    /// The same with secrets in the replies of judges masked.
     #[must_use]
     pub fn masked(mut self, secrets: &Redactor) -> Self {
         for value in self.evaluations.iter_mut().flat_map(|evaluation| evaluation.details.values_mut()) {
@@ -389,7 +389,7 @@ impl Evaluation {
         self
     }
 
-    /// Writes the evaluation to a file. A reader sees the old one or the new one.
+    /// Writes the evaluation to a file, atomically.
     pub async fn save(self, file: &Path) -> Result<(), ScoreError> {
         save(self, file).await
     }

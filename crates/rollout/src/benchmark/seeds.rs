@@ -1,4 +1,4 @@
-//! The files that the tools of a benchmark are going to read.
+//! The files that the tools of a benchmark read.
 
 use std::{
     collections::BTreeSet,
@@ -11,21 +11,21 @@ use serde_json::{Map, Value};
 use super::BenchmarkItem;
 use crate::config::{RolloutConfig, each_path, resolve};
 
-/// The most files that a tool server is allowed to read one by one. Of more, it may read the folders.
+/// The maximum number of single files that a tool server is allowed to read. With more, it may read their folders.
 const MAX_FILES: usize = 64;
-/// The most paths of questions that are checked before the first question is asked.
+/// The maximum number of paths of questions that are checked before the first question.
 const MAX_CHECKED: usize = 1000;
 
 /// The files that the configuration and the questions of a benchmark name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeedPaths {
-    /// Those of questions, as tools are given them; not more than are checked.
+    /// The paths of questions, as passed to tools; not more than are checked.
     pub(crate) of_questions: Vec<String>,
-    /// What a tool server that is started for the run may read.
+    /// The paths that a tool server started for the run may read.
     pub(crate) roots: Vec<PathBuf>,
 }
 
-/// Gathers the paths that questions name.
+/// Collects the paths that questions name.
 #[derive(Debug)]
 pub(super) struct SeedGatherer {
     beside: PathBuf,
@@ -43,10 +43,10 @@ impl SeedGatherer {
         each_path(&mut kwargs, &mut |path| _ = self.of_questions.insert(path.clone()));
     }
 
-    /// Looks for the files. Blocks.
+    /// Finds the files. Blocks.
     ///
-    /// What the configuration names may be read, wherever it is. Questions are often downloaded: what they name may be
-    /// read only below the folder of their file.
+    /// Paths in the configuration may be read anywhere. Questions are often downloaded, so their paths may be read only
+    /// below the folder of their file.
     pub(super) fn finish(self, config: &RolloutConfig) -> SeedPaths {
         let Self { beside, of_questions } = self;
         let mut roots = BTreeSet::new();
@@ -63,7 +63,7 @@ impl SeedGatherer {
     }
 }
 
-/// The same files by few enough paths, none of which is below another.
+/// The same files with few enough paths. No path is below another.
 fn few(mut roots: BTreeSet<PathBuf>) -> Vec<PathBuf> {
     if roots.len() > MAX_FILES {
         let folder = |path: PathBuf| match path.is_dir() {
@@ -73,7 +73,7 @@ fn few(mut roots: BTreeSet<PathBuf>) -> Vec<PathBuf> {
         roots = roots.into_iter().filter_map(folder).collect();
     }
     let mut kept: Vec<PathBuf> = Vec::new();
-    // A folder comes before what is in it.
+    // A folder is sorted before its content.
     for path in roots {
         if !kept.iter().any(|folder| path.starts_with(folder)) {
             kept.push(path);
@@ -82,7 +82,7 @@ fn few(mut roots: BTreeSet<PathBuf>) -> Vec<PathBuf> {
     kept
 }
 
-/// The folder that relative paths of questions begin in: that of their file.
+/// The base of relative paths of questions: the folder of their file.
 pub(crate) fn beside_questions(config: &RolloutConfig) -> PathBuf {
     match config.data_path.as_deref().and_then(Path::parent) {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -90,7 +90,7 @@ pub(crate) fn beside_questions(config: &RolloutConfig) -> PathBuf {
     }
 }
 
-/// What sessions of a kind are opened with: the `content` of its configuration, or all of it.
+/// The settings of sessions of a kind: the `content` of its configuration, or all of it.
 pub(crate) fn session_config(kind: &str, init: &IndexMap<String, Map<String, Value>>) -> Map<String, Value> {
     let config = init.get(kind).map(|config| match config.get("content") {
         Some(Value::Object(content)) => content.clone(),

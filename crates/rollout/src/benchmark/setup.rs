@@ -1,4 +1,4 @@
-//! What the questions of a benchmark need before the first one is asked: model, metric and tools.
+//! Prepares the model, the metric and the tools of a benchmark.
 
 use std::{
     path::Path,
@@ -28,17 +28,17 @@ use rollout_model::{
     output::ResultForm,
 };
 
-/// Why a benchmark cannot begin.
+/// Why a benchmark cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The configuration is not as it has to be.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// The model cannot be asked.
+    /// The model cannot be used.
     #[error(transparent)]
     Model(#[from] BuildError),
-    /// The judge cannot be asked.
-    #[error("the model that judges cannot be used")]
+    /// The judge cannot be used.
+    #[error("cannot set up the judge")]
     Judge(#[source] BuildError),
     /// The tool server cannot be used.
     #[error(transparent)]
@@ -49,7 +49,7 @@ pub enum SetupError {
 }
 
 impl SetupError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Tools(error) | Self::AutoStart(AutoStartError::Server(error)) => error.hint(),
@@ -67,23 +67,23 @@ pub(crate) struct Setup {
     pub(crate) rollouts: Rollouts,
     pub(crate) model: Arc<Model>,
     toolbox: Arc<OnceLock<Arc<Toolbox>>>,
-    /// The files that tools are going to read, where they are known beforehand.
+    /// The files that tools will read, as far as they are known.
     pub(crate) seeds: SeedPaths,
 }
 
-/// The tools of questions that are ready.
+/// The prepared tools.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// None if nothing needs the tool server.
+    /// None if the tool server is not needed.
     pub(crate) toolbox: Option<Arc<Toolbox>>,
     /// The tool server, if it was started for these questions.
     pub(crate) server: Option<OwnServer>,
-    /// What a reader should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Setup {
-    /// Makes everything ready but the tools. Nobody is asked for anything yet.
+    /// Prepares everything except the tools. Sends no requests.
     pub(crate) fn new(config: &RolloutConfig, worker_id: Option<String>) -> Result<Self, SetupError> {
         let model = Arc::new(build::model(&config.model())?);
         let rubric = rubric(config)?;
@@ -105,7 +105,7 @@ impl Setup {
         Ok(Self { rollouts, model, toolbox, seeds: SeedPaths::default() })
     }
 
-    /// Makes the tools ready that questions use. `program` is what starts a tool server.
+    /// Prepares the tools. `program` starts a tool server.
     pub(crate) async fn tools(&self, config: &RolloutConfig, program: &Path) -> Result<Tools, SetupError> {
         if config.available_tools.is_empty() && config.resource_types.is_empty() {
             return Ok(Tools::default());
@@ -116,7 +116,7 @@ impl Setup {
     }
 }
 
-/// The judge that the configuration describes. What it does not say of the judge is as with the model that answers.
+/// The judge of a configuration. Settings that are not given are those of the model that answers.
 pub fn judge(config: &RolloutConfig) -> Result<LlmJudge, BuildError> {
     let judge = LlmJudge::new(Arc::new(build::model(&config.evaluator())?));
     Ok(judge.include_question(config.evaluator_include_question).max_retries(config.evaluator_max_retries))
@@ -166,7 +166,7 @@ async fn tools(
     Ok((toolbox, own, warnings))
 }
 
-/// Refuses what would fail for every question, and returns what a reader should know.
+/// Rejects settings that would fail for every question, and returns warnings for the user.
 async fn check(
     server: &ToolServer,
     config: &RolloutConfig,
@@ -180,7 +180,7 @@ async fn check(
         let session =
             if has_sessions { session_config(kind, &config.resource_init_configs) } else { Map::new() };
         let of_kind = tools.iter().filter(|tool| tool.kind == *kind);
-        // A pattern may well match a tool that is not wanted.
+        // A pattern may match tools that are not needed.
         let (named, matched): (Vec<_>, Vec<_>) =
             of_kind.partition(|tool| config.available_tools.iter().any(|wanted| tool.is_called(wanted)));
         let [named, matched] =
@@ -189,8 +189,8 @@ async fn check(
             if answer.code != 0 {
                 return Err(ToolServerError::Unusable { kind: kind.clone(), said: answer.message });
             }
-            let told = answer.data["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            warnings.extend(told.map(|told| format!("resource_init_configs.{kind}: {told}")));
+            let texts = answer.data["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            warnings.extend(texts.map(|text| format!("resource_init_configs.{kind}: {text}")));
             for tool in matched {
                 let answer = server.check(kind, &[tool], &session, &[]).await?;
                 warnings.extend(answer.filter(|answer| answer.code != 0).map(|answer| answer.message));

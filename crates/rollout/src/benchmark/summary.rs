@@ -1,4 +1,4 @@
-//! Makes and saves the summary of a benchmark: `summary_<benchmark>_<time>.json`.
+//! Creates and saves the summary of a benchmark: `summary_<benchmark>_<time>.json`.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use rollout_record::{
 
 use crate::config::RolloutConfig;
 
-/// What a benchmark came to that is over now.
+/// The summary of a finished benchmark.
 pub(super) fn summary(config: &RolloutConfig, totals: &Totals, seconds: f64, now: &Zoned) -> RolloutSummary {
     let metric = config.evaluate_results.then_some(config.evaluation_metric);
     RolloutSummary {
@@ -35,7 +35,7 @@ pub(super) fn summary(config: &RolloutConfig, totals: &Totals, seconds: f64, now
     }
 }
 
-/// The summary that an earlier run saved last, if all its files are there.
+/// The last summary of an earlier run, if all its files exist.
 pub(super) fn saved(config: &RolloutConfig, totals: &Totals) -> Option<RolloutSummary> {
     let start = format!("summary_{}_", config.dataset_name());
     let named = |path: &PathBuf| {
@@ -50,7 +50,7 @@ pub(super) fn saved(config: &RolloutConfig, totals: &Totals) -> Option<RolloutSu
     if evaluation_file.as_ref().is_some_and(|file| !file.is_file()) {
         return None;
     }
-    // The directory may have been moved since.
+    // The directory may have been moved.
     Some(RolloutSummary {
         evaluated_tasks: evaluation_file.as_ref().map_or(0, |_| totals.rewarded_trials),
         results_file: Some(config.results_dir().join(rows::RESULTS)),
@@ -60,7 +60,7 @@ pub(super) fn saved(config: &RolloutConfig, totals: &Totals) -> Option<RolloutSu
     })
 }
 
-/// Saves it in a directory, under a name that no other file has.
+/// Saves it in a directory, under a unique name.
 pub(super) fn save(
     summary: &mut RolloutSummary,
     dir: &Path,

@@ -1,4 +1,4 @@
-//! What a model is told of an answer of the tool server.
+//! Converts an answer of the tool server to text for the model.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::tools::Answer;
 
-/// The most characters of an answer that a model is shown.
+/// The maximum number of characters of an answer that a model gets.
 const MAX_CHARS: usize = 4000;
 
-/// The words for the answer of a tool.
-pub(super) fn told(answer: &Answer) -> String {
+/// The text of a tool's answer for the model.
+pub(super) fn tool_text(answer: &Answer) -> String {
     let data = words(&answer.data);
     let text = match (answer.code, &answer.data) {
         (0, _) => data,
@@ -20,8 +20,7 @@ pub(super) fn told(answer: &Answer) -> String {
     shortened(&text)
 }
 
-/// Takes the picture out of an answer that has one: `image` in base 64, of the kind in `format`. Returns it as a part of
-/// a message.
+/// Removes the picture from an answer: `image` in base64, of the type in `format`. Returns it as a part of a message.
 pub(super) fn take_picture(answer: &mut Answer) -> Option<Value> {
     const FORMATS: [&str; 4] = ["png", "jpeg", "webp", "gif"];
     let format = answer.data.get("format")?.as_str().filter(|format| FORMATS.contains(format))?.to_owned();
@@ -31,7 +30,7 @@ pub(super) fn take_picture(answer: &mut Answer) -> Option<Value> {
     Some(json!({"type": "image_url", "image_url": {"url": url}}))
 }
 
-/// The `result` of an object that has one, else all of the data.
+/// The `result` of an object that has one, otherwise all of the data.
 fn words(data: &Value) -> Cow<'_, str> {
     match data.get("result").unwrap_or(data) {
         Value::String(text) => text.into(),
@@ -56,11 +55,11 @@ mod tests {
     use super::*;
 
     fn good(data: Value) -> String {
-        told(&Answer { code: 0, message: "ok".to_owned(), data })
+        tool_text(&Answer { code: 0, message: "ok".to_owned(), data })
     }
 
     #[test]
-    fn a_result_is_told_as_it_is_and_other_data_as_indented_json() {
+    fn a_result_is_shown_unchanged_and_other_data_as_indented_json() {
         assert_eq!(good(json!({"result": "巴黎", "took": 3})), "巴黎");
         assert_eq!(good(json!({"result": 5})), "5");
         assert_eq!(good(json!("plain")), "plain");
@@ -69,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_in_its_own_words_and_never_as_null() {
-        let failed = |data| told(&Answer { code: 5006, message: "too slow".to_owned(), data });
+    fn a_failure_is_shown_with_its_message_and_never_as_null() {
+        let failed = |data| tool_text(&Answer { code: 5006, message: "too slow".to_owned(), data });
         assert_eq!(failed(Value::Null), "too slow");
         assert_eq!(failed(json!({"result": "half of it"})), "too slow\nhalf of it");
     }
 
     #[test]
-    fn a_picture_is_taken_out_of_an_answer_and_other_images_stay() {
+    fn a_picture_is_removed_from_an_answer_and_other_images_stay() {
         let mut answer = Answer {
             code: 0,
             message: String::new(),
@@ -84,7 +83,7 @@ mod tests {
         };
         let part = take_picture(&mut answer).unwrap();
         assert_eq!(part["image_url"]["url"], "data:image/png;base64,iVBORw0=");
-        assert_eq!(told(&answer), "1280x720");
+        assert_eq!(tool_text(&answer), "1280x720");
         for data in [
             json!({"image": "x"}),
             json!({"image": 1, "format": "png"}),

@@ -1,4 +1,4 @@
-//! What is recorded of a question before it is asked, with the hash of all that its results depend on but the model.
+//! The record of a question, with the hash of everything except the model that its results depend on.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,26 +13,26 @@ use sha2::{Digest, Sha256};
 use super::{BenchmarkItem, seeds};
 use crate::config::{RolloutConfig, names_files};
 use rollout_core::{python_json::PythonJson, text::hex};
-use rollout_record::{export::eval_log::QuestionVersion, tasks::TaskAbout};
+use rollout_record::{export::eval_log::QuestionVersion, tasks::TaskRecord};
 use rollout_settings::expand::{is_secret_header, names_a_secret};
 
-/// The most bytes of files that one path may name and that are read for a hash. Of more, sizes are hashed instead.
+/// The maximum size of the files of one path that are hashed by content. Beyond it, sizes are hashed instead.
 const MAX_BYTES: u64 = 1 << 30;
-/// The most files that one path may name. Of a folder with more, only the name is hashed.
+/// The maximum number of files of one path. For a folder with more, only the name is hashed.
 const MAX_FILES: usize = 100_000;
 
-/// Makes the records of questions. Files that many of them name are read once.
+/// Creates the records of questions. Files that many of them use are read once.
 #[derive(Debug)]
 pub(super) struct QuestionRecords {
     dataset: String,
     resources: Map<String, Value>,
-    /// The folder that relative paths of questions begin in.
+    /// The base of relative paths of questions.
     base: PathBuf,
     seen: HashMap<PathBuf, Option<Value>>,
 }
 
 impl QuestionRecords {
-    /// For the questions of a benchmark. Reads the files that the sessions of all questions are opened with.
+    /// For the questions of a benchmark. Reads the files that the sessions of all questions use.
     pub(super) fn new(config: &RolloutConfig) -> Self {
         let base = seeds::beside_questions(config);
         let dataset = config.dataset_name().to_string();
@@ -46,7 +46,7 @@ impl QuestionRecords {
     }
 
     /// The record of a question.
-    pub(super) fn about(&mut self, item: &BenchmarkItem) -> TaskAbout {
+    pub(super) fn about(&mut self, item: &BenchmarkItem) -> TaskRecord {
         let kwargs = self.with_contents(&item.kwargs);
         let version = QuestionVersion {
             question: &item.question,
@@ -56,7 +56,7 @@ impl QuestionRecords {
         };
         let text = |key: &str| item.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let tags = item.metadata.get("tags").and_then(Value::as_array).into_iter().flatten();
-        TaskAbout {
+        TaskRecord {
             dataset: self.dataset.clone(),
             name: item.task_name().to_string(),
             id: Some(item.id.clone()),
@@ -68,11 +68,12 @@ impl QuestionRecords {
             source: text("source"),
             metadata: item.metadata.clone(),
             instruction: item.question.clone(),
-            ..TaskAbout::default()
+            ..TaskRecord::default()
         }
     }
 
-    /// Parameters with files by their content, so that neither a path of this machine nor a secret has a part in a hash.
+    /// Parameters with files replaced by their content, so that hashes depend on neither paths of this machine nor
+    /// secrets.
     fn with_contents(&mut self, params: &Map<String, Value>) -> Map<String, Value> {
         let mut known = Map::new();
         for (key, value) in params {
@@ -91,7 +92,7 @@ impl QuestionRecords {
         known
     }
 
-    /// What a path names, by its content; the path as it is written if there is nothing on this machine.
+    /// The content of a path; the path as written if it does not exist on this machine.
     fn content(&mut self, written: &str) -> Value {
         let path = self.base.join(written);
         let known = self.seen.entry(path).or_insert_with_key(|path| content(path));
@@ -99,7 +100,7 @@ impl QuestionRecords {
     }
 }
 
-/// The content of a file or a folder of this machine.
+/// The content of a file or a folder on this machine.
 fn content(path: &Path) -> Option<Value> {
     let path = path.canonicalize().ok()?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -122,8 +123,8 @@ fn content(path: &Path) -> Option<Value> {
     Some(json!({ "name": name, "sha256": canonical(&json!(digests)) }))
 }
 
-/// Finds the files below a folder, with their sizes, as tools see them: without names that begin with a dot. Returns
-/// whether there are few enough of them.
+/// Finds the files below a folder, with their sizes, as tools see them: without names that start with a dot. Returns
+/// whether their number is within the limit.
 fn collect(root: &Path, relative: &str, sizes: &mut BTreeMap<String, u64>) -> io::Result<bool> {
     for entry in fs::read_dir(root.join(relative))? {
         let entry = entry?;

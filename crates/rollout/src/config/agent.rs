@@ -4,14 +4,19 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 
-use super::{ModelAgentConfig, ModelConfig, model::LimitKeys};
+use super::{
+    ModelAgentConfig, ModelConfig,
+    model::LimitKeys,
+    preset::{self, PresetAgentConfig, PresetConfig},
+};
 use rollout_core::name::AgentName;
+use rollout_env::EnvironmentConfig;
 use rollout_model::Limits;
 use rollout_settings::{
-    Env, Section, Settings as _, Written,
+    Env, Form, Section, Settings, Value, Written,
     declare::entry,
     diagnostic::{Code, quoted},
-    forms::{env, filled, hash, section, some_section, text},
+    forms::{env, filled, flag, hash, number_or_text, section, some_section, text},
     read_text,
     record::sha256,
 };
@@ -25,8 +30,18 @@ pub struct AgentConfig {
     pub description: Option<String>,
     /// Variables of its scripts, and of nothing else.
     pub env: Env,
+    /// Whether its install is kept for other trials, if that is not left to the environment.
+    pub cache_install: Option<bool>,
     /// What it does.
     pub kind: AgentKind,
+}
+
+impl AgentConfig {
+    /// Whether an install is kept for other trials. That of a preset is, unless the job says otherwise.
+    pub fn keeps_install(&self, environment: &EnvironmentConfig) -> bool {
+        let preset = matches!(self.kind, AgentKind::Preset(_));
+        self.cache_install.unwrap_or(preset || environment.cache_agent_install)
+    }
 }
 
 /// What an agent does.
@@ -45,17 +60,35 @@ pub enum AgentKind {
     },
     /// Asks a model.
     Model(Box<ModelAgentConfig>),
+    /// Runs an agent that others made.
+    Preset(Box<PresetAgentConfig>),
 }
 
 rollout_settings::settings! {
-    /// An agent: shell scripts, a model, or one of the reserved names `oracle` and `nop`.
+    /// An agent: a preset, shell scripts, a model, or one of the reserved names `oracle` and `nop`.
     pub(super) struct AgentKeys {
         /// Names the agent in results. `oracle` runs the task's own solution, `nop` does nothing.
+        ///
+        /// That of the preset, or of the model, when absent.
         name: Option<String> = text().kind("name").required("every agent has a `name:`").optional(),
         /// For readers.
         ///
         /// Kept in `config.json`.
         description: Option<String> = text().optional(),
+        /// An agent that others made: the name of a preset, or the path of a preset's file, relative to this file.
+        ///
+        /// See [agents](agents.md). `rollout agents list` shows the presets.
+        preset: Option<PresetConfig> = short_section::<PresetConfig>()
+            .kind("name, or path")
+            .check(|preset, section, key| preset::check(preset, section, key))
+            .optional(),
+        /// The version of the preset's agent that is installed: a number, or `latest`.
+        version: Option<String> = number_or_text().kind("version").optional().unset("the one that was tested"),
+        /// Whether the installed agent is kept for other trials of the same image.
+        ///
+        /// See [installing agents once](#installing-agents-once).
+        cache_install: Option<bool> =
+            flag(true).optional().unset("`true` for presets, else `environment.cache_agent_install`").recorded_where_written(),
         /// A bash script that installs the agent.
         install: Option<String> = text().kind("script").optional(),
         /// The path of the install script, relative to this file.
@@ -76,21 +109,32 @@ rollout_settings::settings! {
         execute_sha256: Option<String> = hash().optional(),
         /// A model and how it is reached.
         ///
-        /// Makes the agent a [model](models.md#model), in place of scripts.
-        model: Option<ModelConfig> = some_section::<ModelConfig>().optional(),
-        /// What the model is told first on tasks with containers, in place of the usual.
+        /// `server/name`, such as `anthropic/claude-sonnet-4-5`, or a mapping. Makes the agent a [model](models.md#model), in
+        /// place of scripts. Beside `preset`, it is the model of that agent.
+        model: Option<ModelConfig> = short_section::<ModelConfig>().kind("`server/name`, or mapping").optional(),
+        /// The system prompt on tasks with containers, in place of the default one.
         ///
         /// See [on tasks with containers](models.md#on-tasks-with-containers).
         system_prompt: Option<String> = text().optional().unset("a short one"),
         /// When a model's attempt at a task with a container has to end.
         ///
-        /// See [on tasks with containers](models.md#on-tasks-with-containers).
+        /// Beside `preset`, the limits count the calls of the model in place of its turns. See [on tasks with containers](models.md#on-tasks-with-containers).
         limits: Limits = section::<LimitKeys>().unset("200 turns"),
         /// Variables of its scripts, and of nothing else.
         ///
         /// They do not exist while tests run.
         env: Env = env(),
     }
+}
+
+/// A section that may be written in a short form, which was replaced before. One that is still there was noted then.
+fn short_section<S: Settings>() -> Form<S::Value> {
+    some_section::<S>()
+        .refine(|schema| *schema = json!({ "anyOf": [{ "type": "string" }, schema.take()] }))
+        .read_by(|section, key| match section.node(key)?.value {
+            Value::String(_) => None,
+            _ => section.settings::<S>(key),
+        })
 }
 
 const SCRIPTS: [&str; 4] = ["install", "install_file", "execute", "execute_file"];
@@ -107,15 +151,20 @@ pub(super) fn schema() -> Json {
     let any_of =
         |keys: &[&str]| -> Vec<Json> { keys.iter().map(|key| json!({ "required": [key] })).collect() };
     schema["if"] = json!({ "properties": { "name": { "enum": reserved } } });
-    schema["then"] = json!({ "not": { "anyOf": any_of(&[&SCRIPTS[..], &["model"]].concat()) } });
+    schema["if"]["required"] = json!(["name"]);
+    schema["then"] = json!({ "not": { "anyOf": any_of(&[&SCRIPTS[..], &["model", "preset"]].concat()) } });
     schema["else"] = json!({
-        "oneOf": any_of(&["execute", "execute_file", "model"]),
+        "anyOf": any_of(&["execute", "execute_file", "model", "preset"]),
         "not": { "anyOf": [
             { "required": ["install", "install_file"] },
-            { "required": ["model"], "anyOf": any_of(&["install", "install_file"]) },
+            { "required": ["execute", "execute_file"] },
+            { "anyOf": any_of(&["model", "preset"]), "allOf": [{ "anyOf": any_of(&SCRIPTS) }] },
         ] },
     });
-    schema["dependentRequired"] = json!({ "system_prompt": ["model"], "limits": ["model"] });
+    schema["dependentRequired"] =
+        json!({ "system_prompt": ["model"], "limits": ["model"], "version": ["preset"] });
+    // The name of a preset or a model serves as well.
+    schema.as_object_mut().into_iter().for_each(|schema| _ = schema.shift_remove("required"));
     schema
 }
 
@@ -138,10 +187,15 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<AgentConfig> {
 fn agent(section: &Section<'_>) -> Option<AgentConfig> {
     let keys = AgentKeys::read(section)?;
     let (name, description, env) = (keys.name.clone(), keys.description.clone(), keys.env.clone());
+    let cache_install = keys.cache_install;
     let kind = match RESERVED.iter().find(|(reserved, ..)| name.as_deref() == Some(reserved)) {
         Some((name, kind, does)) => {
             refuse_scripts(section, name, does);
             Some(kind.clone())
+        }
+        None if section.entry("preset").is_some() => {
+            SCRIPTS.iter().chain(&["system_prompt"]).for_each(|key| section.exclude("preset", key));
+            preset_agent(section, keys)
         }
         None if section.entry("model").is_some() => {
             SCRIPTS.iter().for_each(|key| section.exclude("model", key));
@@ -158,16 +212,40 @@ fn agent(section: &Section<'_>) -> Option<AgentConfig> {
             section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
         }
     }
+    if section.entry("preset").is_none()
+        && let Some(entry) = section.entry("version")
+    {
+        let message = "`version` has a meaning only beside `preset`";
+        section.reader.error_with_hint(entry.key_span, Code::Conflict, message, "remove `version`");
+    }
     let name = name?;
     let name = AgentName::new(name.as_str()).map_err(|error| {
         let message = format!("{} cannot be the name of an agent: {error}", quoted(&name));
         section.reader.error(section.value_span("name"), Code::InvalidName, message);
     });
-    Some(AgentConfig { name: name.ok()?, description, env, kind: kind? })
+    Some(AgentConfig { name: name.ok()?, description, env, cache_install, kind: kind? })
+}
+
+fn preset_agent(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
+    let preset = keys.preset?;
+    let version = keys.version.unwrap_or_else(|| preset.default_version().to_owned());
+    if !preset.dialects.is_empty() && section.entry("model").is_none() {
+        let hint = "name the model that the agent asks, such as `model: anthropic/claude-sonnet-4-5`";
+        section.missing("model", hint);
+        return None;
+    }
+    let inside = section.inside("limits");
+    for entry in ["max_completion_tokens", "timeout_sec"].iter().filter_map(|key| inside.entry(key)) {
+        let message = format!("`limits.{}` has no meaning beside `preset`", entry.key);
+        let hint = "the limits of a preset are max_turns, max_total_tokens and max_cost";
+        section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
+    }
+    let (model, limits) = (keys.model, keys.limits);
+    Some(AgentKind::Preset(Box::new(PresetAgentConfig { preset, version, model, limits })))
 }
 
 fn refuse_scripts(section: &Section<'_>, name: &str, does: &str) {
-    for key in SCRIPTS.into_iter().chain(["model"]) {
+    for key in SCRIPTS.into_iter().chain(["model", "preset"]) {
         if let Some(entry) = section.entry(key) {
             let message = format!("the agent `{name}` {does}, so it cannot have `{key}`");
             let hint = format!("remove `{key}`, or give the agent another name");
@@ -182,7 +260,7 @@ fn script(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
     let install = phase_script(section, "install", keys.install, keys.install_file, keys.install_sha256);
     let execute = phase_script(section, "execute", keys.execute, keys.execute_file, keys.execute_sha256);
     if section.entry("execute").is_none() && section.entry("execute_file").is_none() {
-        let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `model:`; \
+        let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `preset:`, or a `model:`; \
                     agents that need neither are `oracle` and `nop`";
         section.missing("execute", hint);
     }
@@ -229,7 +307,8 @@ pub(super) fn record(config: &AgentConfig, written: Written<'_>) -> Json {
     let mut keys = AgentKeys::defaults().expect("no key of an agent is without a default");
     keys.name = Some(config.name.to_string());
     keys.description.clone_from(&config.description);
-    let mut recorded = vec!["name", "description", "env"];
+    keys.cache_install = config.cache_install;
+    let mut recorded = vec!["name", "description", "env", "cache_install"];
     let mut phase = |[key, file_key, hash_key]: [&'static str; 3], script: Option<&String>| {
         recorded.push(key);
         let is_written = |key| written.key(key).node.is_some_and(|node| !node.is_null());
@@ -250,6 +329,13 @@ pub(super) fn record(config: &AgentConfig, written: Written<'_>) -> Json {
             recorded.extend(["model", "system_prompt", "limits"]);
             keys.model = Some(agent.model.clone());
             keys.system_prompt.clone_from(&agent.system_prompt);
+            keys.limits = agent.limits;
+        }
+        AgentKind::Preset(agent) => {
+            recorded.extend(["preset", "version", "model", "limits"]);
+            keys.preset = Some(agent.preset.clone());
+            keys.version = Some(agent.version.clone());
+            keys.model.clone_from(&agent.model);
             keys.limits = agent.limits;
         }
     }

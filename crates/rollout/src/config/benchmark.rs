@@ -1,4 +1,4 @@
-//! The configuration of a benchmark: questions for a model, the tools it may use, and how its answers are scored.
+//! The configuration of a benchmark: questions for a model, its tools, and how its answers are scored.
 
 use rollout_core::address::is_loopback;
 use rollout_record::identity::PROMPT_HASH;
@@ -32,7 +32,7 @@ use rollout_settings::{
 };
 
 rollout_settings::settings! {
-    /// A benchmark: questions for a model, the tools that it may use, and how its answers are scored.
+    /// A benchmark: questions for a model, its tools, and how its answers are scored.
     ///
     /// The names are those of the configuration file.
     #[derive(Clone, PartialEq)]
@@ -41,38 +41,38 @@ rollout_settings::settings! {
         ///
         /// See [questions](#questions).
         pub data_path: Option<PathBuf> = input(|_| true),
-        /// Where results go, relative to the working directory.
+        /// The directory of the results, relative to the working directory.
         ///
-        /// A directory that has [results](#results) already is refused.
+        /// A directory that already has [results](#results) is rejected.
         pub output_dir: Option<PathBuf> = filled()
             .kind("path")
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .optional()
             .shown_default(RESULTS)
             .unhashed(),
-        /// The server's name for the model.
+        /// The name of the model on its server.
         pub model_name: String = text().default("gpt-4.1-2025-04-14".to_owned()),
-        /// The model's key; that of OPENAI_API_KEY when absent. A server on this machine needs none.
+        /// The API key of the model; OPENAI_API_KEY when absent. A server on this machine needs none.
         pub api_key: Option<EnvValue> = key().unset("the variable `OPENAI_API_KEY`").unhashed(),
-        /// The address of the model's server; that of OPENAI_BASE_URL when absent.
+        /// The base URL of the model's server; OPENAI_BASE_URL when absent.
         pub base_url: String = url().or_empty().unset("the variable `OPENAI_BASE_URL`").unhashed(),
-        /// The most turns that a question takes.
+        /// The maximum number of turns per question.
         pub max_turns: NonZeroU32 = count(100),
-        /// How often a request to the model is tried again.
+        /// How often a failed request to the model is retried.
         ///
         /// The waits are 0.5 s, 1 s, 2 s and so on.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
-        /// With `parallel`: how many questions are worked on at the same time; 4 when absent.
+        /// With `parallel`: how many questions run at the same time; 4 when absent.
         pub max_workers: NonZeroU32 = count(1).unhashed(),
         /// The tools that the model may use: `web:search`, `vm:*`.
         ///
         /// See [tools](#tools).
         pub available_tools: Vec<String> = texts().or_empty(),
-        /// What the model is told before the question, as text or as lines. A text of Rollout's own when empty.
-        pub system_prompt: String = prompt().or_empty().unset("a text of Rollout's own"),
-        /// The file that it is read from instead; found as `data_path` is.
+        /// The system prompt, as text or as a list of lines. Rollout's default prompt when empty.
+        pub system_prompt: String = prompt().or_empty().unset("Rollout's default prompt"),
+        /// A file with the system prompt, used instead; found in the same way as `data_path`.
         ///
-        /// If the file is not there, that is a warning.
+        /// If the file does not exist, there is a warning.
         pub system_prompt_file: Option<PathBuf> = input(|_| false).beside(
             PROMPT_HASH,
             "The hash that the file must have, as config.json records it.",
@@ -80,84 +80,84 @@ rollout_settings::settings! {
         ),
         /// Whether answers are scored.
         pub evaluate_results: bool = flag(true),
-        /// How answers are scored.
+        /// The metric that scores answers.
         pub evaluation_metric: Metric = metric().default(Metric::ExactMatch),
-        /// The least score that counts as solved.
+        /// The lowest score that counts as solved.
         pub pass_threshold: f64 = finite().default(DEFAULT_PASS_THRESHOLD),
-        /// The model that judges for `llm_judgement`; `model_name` when absent.
+        /// The judge for `llm_judgement`; `model_name` when absent.
         pub evaluator_model_name: Option<String> = filled().optional().unset("`model_name`"),
-        /// The judge's key; `api_key` when absent.
+        /// The API key of the judge; `api_key` when absent.
         pub evaluator_api_key: Option<EnvValue> = key().unset("`api_key`").unhashed(),
-        /// The address of the judge's server; `base_url` when absent.
+        /// The base URL of the judge's server; `base_url` when absent.
         pub evaluator_base_url: Option<String> = url().filter(|text| is_filled(text)).optional().unset("`base_url`").unhashed(),
         /// The judge's temperature.
         pub evaluator_temperature: f64 = number(..)
             .refine(|schema| (schema["minimum"], schema["maximum"]) = (json!(0), json!(2)))
             .kind("0 to 2")
             .default(0.0),
-        /// How often the judge is asked again.
+        /// How often a failed request to the judge is retried.
         pub evaluator_max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
-        /// What else is sent to the judge.
+        /// Further parameters for the judge.
         ///
         /// For example `max_tokens`.
         pub evaluator_extra_params: Map<String, Value> = values(),
-        /// Whether the judge is shown the question beside the answers.
+        /// Whether the judge also sees the question.
         pub evaluator_include_question: bool = flag(false),
         /// The kinds of tools for which each question gets a session: `doc`, `code`.
         pub resource_types: Vec<String> = texts().or_empty(),
-        /// What these sessions are opened with, by kind, under `content`.
+        /// The settings of these sessions, by kind, under `content`.
         ///
-        /// Relative paths are looked for beside this file, then by the tool server.
+        /// Relative paths start at this file; if they do not exist there, the tool server resolves them.
         pub resource_init_configs: IndexMap<String, Map<String, Value>> = maps(),
-        /// The address of the tool server. With `sandbox_auto_start` it has no effect.
+        /// The URL of the tool server. Ignored with `sandbox_auto_start`.
         pub sandbox_server_url: String = url().filter(|text| is_filled(text)).default("http://127.0.0.1:18890".to_owned()).unhashed(),
-        /// The token of the tool server, if it wants one.
+        /// The token of the tool server, if it requires one.
         pub sandbox_token: Option<EnvValue> = key().unhashed(),
         /// Whether a tool server is started for the run.
         ///
-        /// It has a free port and a token of its own, ends with the run, and may read what `resource_init_configs`
-        /// names, and what questions name below the folder of their file.
+        /// It has its own free port and token, exits with the run, and may read the paths in `resource_init_configs`,
+        /// and the paths in questions that are below the folder of their file.
         pub sandbox_auto_start: bool = flag(false).unhashed(),
-        /// The configuration that it is started with; found as `data_path` is.
+        /// The configuration of that tool server; found in the same way as `data_path`.
         pub sandbox_config_path: Option<PathBuf> = input(|root| {
             root.node("sandbox_auto_start").is_some_and(|node| matches!(node.value, rollout_settings::Value::Bool(true)))
         })
         .unhashed(),
-        /// Seconds that one call of a tool may take.
+        /// Seconds that one tool call may take.
         pub sandbox_timeout: Duration = seconds().default(Duration::from_secs(120)).shown_default(120),
-        /// Names the benchmark in results; the name of the file of questions when absent.
+        /// The name of the benchmark in results; the name of the file of questions when absent.
         pub benchmark_name: Option<String> = filled().optional().unset("the name of the file of questions"),
-        /// At most this many questions.
+        /// The maximum number of questions.
         ///
-        /// Of those that `task_ids` leaves, from the first on.
+        /// Applied after `task_ids`; the first ones are taken.
         pub number_of_tasks: Option<usize> = whole(1..=u64::MAX)
             .refine(|schema| *schema = json!({ "type": "integer", "minimum": 1 }))
             .optional()
             .unset("all"),
         /// Only the questions with these ids.
         ///
-        /// One that is not there is an error.
+        /// An unknown id is an error.
         pub task_ids: Option<Vec<String>> = texts()
             .refine(|schema| schema["items"]["type"] = json!(["string", "number"]))
             .filter(|ids| !ids.is_empty())
             .optional()
             .unset("all"),
-        /// Whether several questions are worked on at the same time.
+        /// Whether several questions run at the same time.
         pub parallel: bool = flag(false).unhashed(),
         /// Whether answers are saved.
         ///
-        /// Without them there is only the summary, and nothing to resume.
+        /// Without them there is only the summary, and the run cannot be resumed.
         pub save_results: bool = flag(true),
-        /// Whether conversations are saved with them.
+        /// Whether conversations are saved with the answers.
         pub save_trajectories: bool = flag(true),
-        /// Whether conversations are all that is saved. Nothing is scored then.
+        /// Whether only conversations are saved. Nothing is scored then.
         pub trajectory_only: bool = flag(false),
         /// Whether a summary is saved.
         pub save_summary: bool = flag(true).unhashed(),
     }
 }
 
-/// Where results go unless the configuration says otherwise.
+/// The default directory of the results.
 const RESULTS: &str = "rollout_results";
 
 impl Default for RolloutConfig {
@@ -167,7 +167,7 @@ impl Default for RolloutConfig {
 }
 
 impl fmt::Debug for RolloutConfig {
-    /// Shows what a record shows, and no secrets.
+    /// Prints the record, without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RolloutConfig").field(&self.record_without_secrets()).finish()
     }
@@ -177,12 +177,12 @@ impl fmt::Debug for RolloutConfig {
 pub fn benchmark_schema() -> Value {
     let mut schema = rollout_settings::titled::<RolloutConfig>("Rollout benchmark");
     schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut).for_each(nullable);
-    // Other programs may have keys of their own in here, and comments begin with an underscore.
+    // Other programs may have their own keys here, and keys that start with an underscore are comments.
     schema["additionalProperties"] = json!(true);
     schema
 }
 
-/// Null says the same as nothing.
+/// Null means the same as absent.
 fn nullable(schema: &mut Value) {
     if schema["type"].is_string() {
         schema["type"] = json!([schema["type"].take(), "null"]);
@@ -194,31 +194,31 @@ fn nullable(schema: &mut Value) {
     }
 }
 
-/// What a single run may say in place of the configuration file.
+/// Overrides of the configuration file for a single run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RolloutOverrides {
     /// The file of the questions, relative to the working directory.
     pub data_path: Option<PathBuf>,
-    /// Where results go.
+    /// The directory of the results.
     pub output_dir: Option<PathBuf>,
-    /// The server's name for the model.
+    /// The name of the model on its server.
     pub model_name: Option<String>,
-    /// At most this many questions.
+    /// The maximum number of questions.
     pub max_tasks: Option<usize>,
     /// Only these questions.
     pub task_ids: Option<Vec<String>>,
     /// Whether answers are scored.
     pub evaluate: Option<bool>,
-    /// How answers are scored.
+    /// The metric that scores answers.
     pub metric: Option<Metric>,
 }
 
 impl RolloutOverrides {
-    /// The same as settings of the file.
+    /// The same, as settings of the file.
     pub fn settings(&self) -> Result<Vec<Override>, NotText> {
         let text =
             |path: &PathBuf| path.to_str().map(|text| json!(text)).ok_or_else(|| NotText(path.clone()));
-        // Whoever resumes the run may be elsewhere.
+        // The run may be resumed from another directory.
         let data_path = self.data_path.as_ref().map(|path| std::path::absolute(path).unwrap_or(path.clone()));
         let settings = [
             ("data_path", data_path.as_ref().map(text).transpose()?),
@@ -236,15 +236,15 @@ impl RolloutOverrides {
     }
 }
 
-/// A path that cannot stand in a configuration.
+/// A path that cannot be written in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the path {} is not UTF-8, and so cannot stand in a configuration; give it another name", .0.display())]
+#[error("the path {} is not UTF-8, so it cannot be recorded in the configuration; rename it", .0.display())]
 pub struct NotText(pub PathBuf);
 
-/// A rule that a configuration breaks.
+/// A violated rule of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Broken {
-    /// The key that has to be changed.
+    /// The key to change.
     pub(super) key: &'static str,
     pub(super) code: Code,
     pub(super) message: String,
@@ -265,7 +265,7 @@ impl RolloutConfig {
         }
     }
 
-    /// The model that judges. What is not said of it is as for the model that answers.
+    /// The judge. Settings that are not given are those of the model that answers.
     pub fn evaluator(&self) -> ModelConfig {
         let mut sampling = Map::from_iter([("temperature".to_owned(), json!(self.evaluator_temperature))]);
         sampling.extend(self.evaluator_extra_params.clone());
@@ -279,43 +279,43 @@ impl RolloutConfig {
         }
     }
 
-    /// Names the benchmark: by its own name, else by the file of its questions.
+    /// The name of the benchmark: its own name, or that of the file of its questions.
     pub fn name(&self) -> String {
         let file = || self.data_path.as_deref().and_then(Path::file_stem).and_then(|stem| stem.to_str());
         let name = self.benchmark_name.as_deref().or_else(file).unwrap_or_default();
         if name.trim().is_empty() { "benchmark".to_owned() } else { name.to_owned() }
     }
 
-    /// [Its name](Self::name) as the dataset of a job.
+    /// [Its name](Self::name) as the name of a dataset.
     pub fn dataset_name(&self) -> DatasetName {
         DatasetName::new(flat(&self.name()))
             .unwrap_or_else(|_| DatasetName::new("benchmark").expect("a word is a name"))
     }
 
-    /// The model as the agent of a job.
+    /// The name of the model as the name of an agent.
     pub fn agent_name(&self) -> AgentName {
         AgentName::new(flat(&self.model_name))
             .unwrap_or_else(|_| AgentName::new("model").expect("a word is a name"))
     }
 
-    /// Where results go: `output_dir`, or `rollout_results`.
+    /// The directory of the results: `output_dir`, or `rollout_results`.
     pub fn results_dir(&self) -> &Path {
         self.output_dir.as_deref().unwrap_or(Path::new(RESULTS))
     }
 
-    /// How many questions are worked on at the same time.
+    /// How many questions run at the same time.
     pub fn workers(&self) -> NonZeroU32 {
         if self.parallel { self.max_workers } else { NonZeroU32::MIN }
     }
 
-    /// All settings, secrets masked wherever they stand.
+    /// All settings, with secrets masked.
     pub(super) fn record_without_secrets(&self) -> Value {
         let mut record = Self::record(self, Written::NOWHERE).into();
         redact(&mut record, &Redactor::new(secrets(self).iter().map(String::as_str)));
         record
     }
 
-    /// Takes from outside what is not said, and makes settings that depend on each other agree.
+    /// Fills missing settings from the environment, and makes dependent settings consistent.
     pub(super) fn complete(&mut self, vars: &dyn Fn(&str) -> Option<String>) {
         let filled = |name: &str| vars(name).filter(|value| !value.trim().is_empty());
         if self.api_key.is_none() {
@@ -331,16 +331,16 @@ impl RolloutConfig {
         }
     }
 
-    /// Every rule that is broken and that types do not hold.
+    /// Every violated rule that types do not enforce.
     pub(super) fn broken(&self) -> Vec<Broken> {
         let mut broken = Vec::new();
         let mut note = |key, code, message: String, hint| broken.push(Broken { key, code, message, hint });
         if self.model_name.trim().is_empty() {
-            let hint = "write the name that the server knows the model by";
+            let hint = "set the name of the model on its server";
             note("model_name", Code::InvalidValue, "`model_name` must not be empty".to_owned(), hint);
         }
         if self.base_url.is_empty() {
-            let hint = "write where the model's server answers, or set OPENAI_BASE_URL: \
+            let hint = "write the base URL of the model's server, or set OPENAI_BASE_URL: \
                         `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`";
             note("base_url", Code::Missing, "`base_url` is missing".to_owned(), hint);
         }
@@ -350,7 +350,7 @@ impl RolloutConfig {
             ("evaluator_base_url", self.evaluator_base_url.as_ref(), A_MODEL),
             ("sandbox_server_url", Some(&self.sandbox_server_url), "such as `http://127.0.0.1:18890`"),
         ] {
-            // The URL may hold a secret, so it is not told.
+            // The URL may contain a secret, so it is not shown.
             if url.is_some_and(|url| !url.is_empty() && !is_url(url)) {
                 note(key, Code::InvalidValue, format!("`{key}` must be an `http` or `https` URL"), hint);
             }
@@ -375,32 +375,32 @@ impl RolloutConfig {
             ("sandbox_token", &self.sandbox_token),
         ] {
             if value.as_ref().is_some_and(|value| value.value.contains(char::is_control)) {
-                let message = format!("`{key}` holds a control character");
-                note(key, Code::InvalidValue, message, "a line break at its end is the likeliest");
+                let message = format!("`{key}` contains a control character");
+                note(key, Code::InvalidValue, message, "the likely cause is a line break at its end");
             }
         }
         if !(0.0..=2.0).contains(&self.evaluator_temperature) {
             let message =
                 format!("`evaluator_temperature` must be from 0 to 2, not {}", self.evaluator_temperature);
-            note("evaluator_temperature", Code::InvalidValue, message, "0 gives the steadiest judge");
+            note("evaluator_temperature", Code::InvalidValue, message, "0 gives the most consistent judge");
         }
         for key in ["model", "messages", "stream", "n", "tools"] {
             if self.evaluator_extra_params.contains_key(key) {
-                let message = format!("`evaluator_extra_params.{key}` cannot be set");
-                let hint = "the judge's model is `evaluator_model_name`; the rest of it is fixed";
+                let message = format!("`evaluator_extra_params.{key}` must not be set");
+                let hint = "set the model of the judge with `evaluator_model_name`; the other parts of the request are fixed";
                 note("evaluator_extra_params", Code::Conflict, message, hint);
             }
         }
         if let Some(name) = &self.benchmark_name
             && let Err(error) = DatasetName::new(name.as_str())
         {
-            let message = format!("`benchmark_name` cannot be used: {error}");
-            note("benchmark_name", Code::InvalidName, message, "files of results have it in their names");
+            let message = format!("invalid `benchmark_name`: {error}");
+            note("benchmark_name", Code::InvalidName, message, "it is part of the names of result files");
         }
         broken
     }
 
-    /// Whether the judge gets the key of the model that answers, and is somewhere else.
+    /// Whether the judge gets the key of the model that answers, but has another server.
     pub(super) fn shares_key(&self) -> bool {
         let host =
             |url: &str| reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -413,7 +413,7 @@ impl RolloutConfig {
     }
 }
 
-/// A name without directories in it.
+/// A name without directories.
 fn flat(name: &str) -> String {
     name.replace(['/', '\\'], "--")
 }
@@ -424,7 +424,7 @@ fn is_url(text: &str) -> bool {
     url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
-/// What must not be shown of a configuration.
+/// The secrets of a configuration.
 pub(super) fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
     let keys = [&config.api_key, &config.evaluator_api_key, &config.sandbox_token];
     let mut secrets: BTreeSet<_> = keys.into_iter().flatten().map(|key| key.value.clone()).collect();

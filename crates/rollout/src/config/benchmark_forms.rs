@@ -1,4 +1,4 @@
-//! The forms that only settings of a benchmark have. Nearly every text of it is expanded.
+//! The forms of settings that only benchmarks have. `${VAR}` is expanded in nearly all of them.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use rollout_settings::{
     section::scalar_text,
 };
 
-/// Expands a text. None if that is not possible, which is noted.
+/// Expands a text. None if it cannot be expanded, which is reported.
 fn expand(section: &Section<'_>, key: &str, written: &str, node: &Node) -> Option<Expanded> {
     let expanded = section.try_expand(written, node)?;
     let named = std::iter::once(key).chain(expanded.names()).any(names_a_secret);
@@ -47,7 +47,7 @@ pub(super) fn text() -> Form<String> {
     Form::new("text", string, read_text)
 }
 
-/// A text that is not blank; a blank one is none.
+/// A text that is not blank; a blank one counts as absent.
 pub(super) fn filled() -> Form<String> {
     text().filter(|text| is_filled(text))
 }
@@ -56,21 +56,21 @@ pub(super) fn is_filled(text: &str) -> bool {
     !text.trim().is_empty()
 }
 
-/// An address, which may have a password in it.
+/// A URL, which may contain a password.
 pub(super) fn url() -> Form<String> {
     text().kind("URL").recorded(|url, _| recorded("", url).into())
 }
 
-/// A key of a server.
+/// An API key.
 pub(super) fn key() -> Form<Option<EnvValue>> {
     filled()
-        .note("Write it as `${VAR}`: keys are written to no output.")
+        .note("Write it as `${VAR}`. Keys never appear in outputs.")
         .recorded(|key, _| recorded("key", key).into())
         .map(|value| EnvValue { value, secret: true }, |key| key.value.clone())
         .optional()
 }
 
-/// A list of texts. A number is the text that it was written as.
+/// A list of texts. Numbers are kept as written.
 pub(super) fn texts() -> Form<Vec<String>> {
     Form::new("list of texts", || json!({ "type": "array", "items": { "type": "string" } }), read_texts)
 }
@@ -85,32 +85,32 @@ pub(super) fn prompt() -> Form<String> {
     })
 }
 
-/// The path of an input: beside the file, else where the command works. Some have to be there.
+/// The path of an input, relative to the file or to the working directory. Some must exist.
 pub(super) fn input(needed: fn(&Section<'_>) -> bool) -> Form<Option<PathBuf>> {
     Form::written("path", string, move |section, key| {
         let path = PathBuf::from(read_text(section, key).filter(|text| is_filled(text))?);
         let beside = section.reader.dir.join(&path);
-        // The first text is the file; others came from the command line.
+        // The first source is the file; others came from the command line.
         let from_file = section.node(key).is_some_and(|node| node.span.source == 0);
         if from_file && beside.exists() {
             return Some(beside);
         }
         if needed(section) && !path.exists() {
             let hint = match from_file && path.is_relative() {
-                true => "the path is relative to this file, else to the working directory",
+                true => "the path is relative to this file or to the working directory",
                 false => "the path is relative to the working directory",
             };
-            let message = format!("`{key}`: there is no such file");
+            let message = format!("`{key}`: the file does not exist");
             section.reader.error_with_hint(section.value_span(key), Code::Unreadable, message, hint);
         }
         Some(path)
     })
-    // A path need not be text, and a record is.
+    // A path need not be text, but a record is.
     .recorded(|path, _| path.to_string_lossy().into())
     .optional()
 }
 
-/// How answers are scored.
+/// The name of a metric.
 pub(super) fn metric() -> Form<Metric> {
     let schema = || json!({ "enum": Metric::ALL.map(Metric::as_str) });
     Form::written("a [metric](scoring.md)", schema, |section, key| {
@@ -120,10 +120,10 @@ pub(super) fn metric() -> Form<Metric> {
             let names = Metric::ALL.map(Metric::as_str);
             let list = names.map(|name| format!("`{name}`")).join(", ");
             let hint = match nearest(&text, &names) {
-                Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
-                None => format!("it can be one of {list}"),
+                Some(name) => format!("did you mean `{name}`? known metrics: {list}"),
+                None => format!("known metrics: {list}"),
             };
-            section.invalid_with_hint(key, format!("`{key}` cannot be {}", quoted(&text)), hint);
+            section.invalid_with_hint(key, format!("`{key}`: unknown metric {}", quoted(&text)), hint);
         }
         found
     })
@@ -144,14 +144,14 @@ fn without_secrets(values: &Map<String, Json>) -> Json {
     values
 }
 
-/// A mapping as JSON, its texts expanded.
+/// A mapping as JSON, with its texts expanded.
 pub(super) fn values() -> Form<Map<String, Json>> {
     Form::written("mapping", || json!({ "type": "object" }), read_values)
         .recorded(|values, _| without_secrets(values))
         .or_empty()
 }
 
-/// Such mappings by name.
+/// Mappings by name.
 pub(super) fn maps() -> Form<IndexMap<String, Map<String, Json>>> {
     let schema = || json!({ "type": "object", "additionalProperties": { "type": "object" } });
     Form::written("mapping", schema, |section, key| {
@@ -168,7 +168,7 @@ pub(super) fn maps() -> Form<IndexMap<String, Map<String, Json>>> {
     .or_empty()
 }
 
-/// A text as a record may keep it.
+/// A text for a record, without secrets.
 pub(super) fn masked(key: &str, text: &str) -> String {
     recorded(if is_secret_header(key) { "secret" } else { key }, text)
 }

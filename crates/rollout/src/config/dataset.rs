@@ -19,11 +19,11 @@ use rollout_settings::{
 /// One entry of `datasets`.
 #[derive(Debug, Clone)]
 pub struct DatasetConfig {
-    /// Names the dataset in results and directories. For a path: its `name:`, else the directory's base name.
+    /// Its name in results and directories. For a path: its `name:`, or the base name of the directory.
     pub name: DatasetName,
     /// Where its tasks come from.
     pub source: DatasetSource,
-    /// The least reward that counts as solved.
+    /// The lowest reward that counts as solved.
     pub pass_threshold: f64,
 }
 
@@ -34,18 +34,18 @@ pub enum DatasetSource {
     Path(PathBuf),
     /// An entry of a registry file.
     Registry {
-        /// Where the registry lies.
+        /// The registry.
         registry: RegistryLocation,
         /// The name of the dataset in the registry.
         dataset: String,
-        /// The version to take; the first entry of that name when absent.
+        /// The version; the first entry of that name when absent.
         version: Option<String>,
     },
-    /// Examples that a model is led through.
+    /// Examples for a model.
     Interaction(Box<InteractionConfig>),
 }
 
-/// Where a registry file lies.
+/// The location of a registry file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RegistryLocation {
     /// On this machine.
@@ -57,34 +57,33 @@ pub enum RegistryLocation {
 rollout_settings::settings! {
     /// Tasks from a directory or from a registry, or examples for a model.
     pub(super) struct DatasetKeys {
-        /// The directory of a task, or one that holds tasks, relative to this file.
+        /// The directory of a task, or of several tasks, relative to this file.
         ///
-        /// Files, hidden directories, and directories without any file of a task are passed over; an empty directory is an
-        /// incomplete task. Links to directories are followed.
+        /// Files, hidden directories, and directories without any file of a task are skipped; an empty directory is an
+        /// incomplete task. Symbolic links to directories are followed.
         path: Option<String> = path().optional(),
-        /// Where the registry lies. `${VAR}` is expanded.
+        /// The location of the registry. `${VAR}` is expanded.
         ///
-        /// A `path` may also be a directory that holds `registry.json`.
+        /// A `path` may also be a directory that contains `registry.json`.
         registry: Option<RegistryKeys> = some_section::<RegistryKeys>()
             .refine(|schema| one_of(&["path", "url"], schema))
             .kind("`path:` or `url:`")
             .optional(),
-        /// Examples that a model is led through: the path of an interaction file, relative to this file, or what such a
-        /// file holds.
+        /// Examples for a model: the path of an interaction file, relative to this file, or the content of such a file.
         ///
-        /// See [interactions](models.md#interactions). An agent that is no model cannot attempt them; one that can attempt
-        /// nothing in a job is refused.
+        /// See [interactions](models.md#interactions). Only agents with a `model` can attempt them. An agent that can
+        /// attempt nothing in a job is rejected.
         interaction: Option<InteractionConfig> = interaction().optional(),
-        /// With `path` and `interaction`: the name in results, the base name of the directory or file when absent. With
-        /// `registry`: the name that the dataset has there.
+        /// With `path` and `interaction`: the name in results; the base name of the directory or file when absent. With
+        /// `registry`: the name of the dataset in the registry.
         name: Option<String> = text().kind("name").optional(),
         /// The version in the registry; the first entry of that name when absent.
         ///
-        /// There is a warning if there are several.
+        /// If there are several, there is a warning.
         version: Option<String> = number_or_text().optional(),
-        /// With `registry`: the name in results, `name` when absent.
+        /// With `registry`: the name in results; `name` when absent.
         rename: Option<String> = text().kind("name").optional(),
-        /// The least reward that counts as solved: in the pass rate, pass@k, comparisons and exports.
+        /// The lowest reward that counts as solved: in the pass rate, pass@k, comparisons and exports.
         ///
         /// See [how numbers are counted](trust.md#how-numbers-are-counted).
         pass_threshold: Option<f64> = finite().optional().unset("1; that of the interaction"),
@@ -92,7 +91,7 @@ rollout_settings::settings! {
 }
 
 rollout_settings::settings! {
-    /// Where a registry lies.
+    /// The location of a registry.
     pub(super) struct RegistryKeys {
         /// The path of a registry file, relative to this file.
         path: Option<String> = path().optional().as_written(),
@@ -104,7 +103,7 @@ rollout_settings::settings! {
 fn interaction() -> Form<InteractionConfig> {
     let schema = || json!({ "anyOf": [{ "type": "string" }, entry::<InteractionConfig>()] });
     Form::written("path, or mapping", schema, |section, key| match section.node(key)?.value {
-        // Its file could not be read, which has been noted.
+        // The file could not be read, which was reported.
         Value::String(_) => None,
         _ => interaction::read(&section.section::<InteractionConfig>(key)?),
     })
@@ -145,7 +144,7 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
     datasets
 }
 
-/// Names datasets apart by their registries where several have the same name there and no `rename:`.
+/// Distinguishes datasets by their registries if several have the same name there and no `rename:`.
 fn name_apart(read: &mut [(DatasetConfig, Section<'_>)]) {
     let mut registries: HashMap<DatasetName, HashSet<RegistryLocation>> = HashMap::new();
     for (dataset, _) in read.iter() {
@@ -195,7 +194,7 @@ fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
 
 fn interaction_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
     if section.entry("name").is_none() && keys.interaction.is_some() {
-        section.missing("name", "an interaction that has no file of its own has a `name:`");
+        section.missing("name", "an interaction without a file needs a `name:`");
     }
     let name = dataset_name(section, "name", &keys.name?, "name")?;
     let mut interaction = Box::new(keys.interaction?);
@@ -211,7 +210,7 @@ fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfi
     let path = section.reader.dir.join(keys.path?);
     if !path.is_dir() {
         let message = format!("{} is not a directory", quoted(&path.display().to_string()));
-        let hint = "write the directory of a task, or one that holds tasks, relative to the job file";
+        let hint = "write the directory of a task, or of several tasks, relative to the job file";
         section.invalid_with_hint("path", message, hint);
         return None;
     }
@@ -227,7 +226,7 @@ fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetC
     let registry = keys.registry.and_then(|keys| registry(&section.inside("registry"), keys));
     let dataset = keys.name.filter(|_| section.filled_string("name").is_some());
     if section.entry("name").is_none() {
-        section.missing("name", "write the `name:` that the dataset has in the registry");
+        section.missing("name", "write the `name:` of the dataset in the registry");
     }
     let name = match section.node("rename") {
         Some(_) => dataset_name(section, "rename", &keys.rename?, "rename")?,
@@ -245,7 +244,7 @@ fn registry(section: &Section<'_>, keys: RegistryKeys) -> Option<RegistryLocatio
         let named = Section { path: "registry".to_owned(), ..section.empty("") };
         return named.url("url", section.node("url")?, hint).map(RegistryLocation::Url);
     }
-    // A variable that is missing has been noted.
+    // A missing variable was reported.
     let path = section.expanded_text(&keys.path?, section.node("path")?).text;
     let path = Some(path).filter(|path| !path.is_empty()).map(|path| section.reader.dir.join(path))?;
     if !path.exists() {
@@ -259,20 +258,20 @@ fn registry(section: &Section<'_>, keys: RegistryKeys) -> Option<RegistryLocatio
 fn dataset_name(section: &Section<'_>, key: &str, name: &str, rename: &str) -> Option<DatasetName> {
     DatasetName::new(name)
         .map_err(|error| {
-            let message = format!("{} cannot be the name of a dataset: {error}", quoted(name));
+            let message = format!("invalid name of a dataset: {}: {error}", quoted(name));
             let hint = format!("name its directory in the results with `{rename}:`");
             section.reader.error_with_hint(section.value_span(key), Code::InvalidName, message, hint);
         })
         .ok()
 }
 
-/// The last part of a path, also where it is written as `.` or ends in `..`.
+/// The last part of a path, also for `.` and `..`.
 fn base_name(path: &Path) -> String {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     name(path).or_else(|| name(&path.canonicalize().ok()?)).unwrap_or_default()
 }
 
-/// A dataset as config.json keeps it.
+/// A dataset in the form of config.json.
 pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
     let mut record = match &config.source {
         DatasetSource::Path(_) => json!({ "path": written.key("path").plain(), "name": config.name }),
@@ -290,7 +289,7 @@ pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
             })
         }
     };
-    // Only where it was set: jobs of before are resumed by the hash of a record without it.
+    // Only if it was set: older jobs are resumed by the hash of a record without it.
     let threshold = written.key("pass_threshold").plain();
     if !threshold.is_null() && !matches!(config.source, DatasetSource::Interaction(_)) {
         record["pass_threshold"] = threshold;

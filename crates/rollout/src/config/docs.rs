@@ -1,11 +1,12 @@
-//! Checks that the reference tables of docs/ are what the declarations say.
+//! Checks that the reference tables of docs/ match the declarations.
 
 use super::{
-    InteractionConfig, JobConfig, ModelConfig, RetryConfig, RolloutConfig, VerifierConfig,
+    InteractionConfig, JobConfig, JobGatewayConfig, ModelConfig, RetryConfig, RolloutConfig, VerifierConfig,
     agent::AgentKeys,
     dataset::DatasetKeys,
     interaction::ContainerKeys,
     model::LimitKeys,
+    preset::{PresetConfig, PresetInstall},
     rubric::RubricKeys,
     stop::StopKeys,
     task::{TaskAgent, TaskEnvironment, TaskKeys, TaskVerifier},
@@ -15,7 +16,7 @@ use super::{
 use rollout_env::EnvironmentKeys;
 use rollout_settings::{Key, Settings as _};
 
-/// The keys of every section, by the name that its table has in docs/.
+/// The keys of every section, by the name of its table in docs/.
 fn tables() -> Vec<(&'static str, Vec<Key>)> {
     vec![
         ("job", JobConfig::keys()),
@@ -23,6 +24,9 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("environment", EnvironmentKeys::keys()),
         ("verifier", VerifierConfig::keys()),
         ("agent", AgentKeys::keys()),
+        ("gateway", JobGatewayConfig::keys()),
+        ("preset", PresetConfig::keys()),
+        ("preset install", PresetInstall::keys()),
         ("dataset", DatasetKeys::keys()),
         ("model", ModelConfig::keys()),
         ("limits", LimitKeys::keys()),
@@ -41,7 +45,7 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
 }
 
 #[test]
-fn every_key_that_is_read_is_described_in_its_schema() {
+fn every_key_has_a_description_in_its_schema() {
     for (section, keys) in tables() {
         for key in keys {
             let schema = (key.schema)();
@@ -52,9 +56,9 @@ fn every_key_that_is_read_is_described_in_its_schema() {
 }
 
 #[test]
-fn tables_in_docs_have_what_the_schemas_have() {
+fn tables_in_docs_match_the_schemas() {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    for page in ["jobs.md", "tasks.md", "models.md", "benchmarks.md"] {
+    for page in ["agents.md", "jobs.md", "tasks.md", "models.md", "benchmarks.md"] {
         rollout_settings::docs::check_page(&docs.join(page), &tables()).unwrap();
     }
 }

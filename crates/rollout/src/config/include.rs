@@ -1,19 +1,27 @@
-//! Puts the content of files that a job names into its tree, so that it is read as if it stood there.
+//! Includes the content of files that a job names in its tree, as if it were written there.
 
 use std::path::Path;
 
+use super::{preset::is_preset_path, shorthand};
 use rollout_settings::{Code, Diagnostic, Entry, Node, Override, SourceFiles, Span, Value, read_text, yaml};
 
-/// Whether the value may stand in a file that the job names.
+/// Whether the value may be in a file that the job names.
 pub(super) fn reaches_into_files(over: &Override) -> bool {
-    [".interaction.", ".prices."].iter().any(|part| over.key.contains(part))
+    [".interaction.", ".prices.", ".preset."].iter().any(|part| over.key.contains(part))
 }
 
-/// Replaces the names of interaction files and price lists by what is in them. What cannot be read stays a name, and
-/// is among the problems that are returned.
+/// Replaces the names of presets, models, interaction files and price lists by their content. A name that cannot be
+/// read stays, and is among the returned problems.
 pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut SourceFiles) -> Vec<Diagnostic> {
     let mut files = Files { sources, problems: Vec::new() };
+    shorthand::spread_matrix(tree, files.sources, &mut files.problems);
     for (index, agent) in list(tree, "agents").iter_mut().enumerate() {
+        files.preset(agent, &format!("agents.{index}.preset"), dir);
+        let spoken = shorthand::spoken(agent.get("preset"));
+        if let Some(model) = agent.get_mut("model") {
+            shorthand::spell_model(model, &spoken, files.sources, &mut files.problems);
+        }
+        shorthand::name_agent(agent);
         if let Some(model) = agent.get_mut("model") {
             files.prices(model, &format!("agents.{index}.model"), dir);
         }
@@ -30,6 +38,19 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
+    fn preset(&mut self, agent: &mut Node, path: &str, dir: &Path) {
+        let Some(preset) = agent.get_mut("preset") else { return };
+        let content = match &preset.value {
+            Value::String(name) if !is_preset_path(name) => {
+                shorthand::named_preset(name, preset.span, self.sources, &mut self.problems)
+            }
+            _ => self.read(preset, path, dir).map(|(content, _)| content),
+        };
+        if let Some(content) = content {
+            *preset = content;
+        }
+    }
+
     fn interaction(&mut self, dataset: &mut Node, path: &str, dir: &Path) {
         let Some(interaction) = dataset.get_mut("interaction") else { return };
         if let Some((mut content, file)) = self.read(interaction, path, dir) {
@@ -74,7 +95,7 @@ impl Files<'_> {
             Err(message) => {
                 let message = format!("`{path}`: {message}");
                 let problem = Diagnostic::error(self.sources, node.span, Code::Unreadable, message)
-                    .hint("the path is relative to the file that it is written in");
+                    .hint("the path is relative to the file that names it");
                 self.problems.push(problem);
                 return None;
             }
@@ -89,12 +110,12 @@ impl Files<'_> {
     }
 }
 
-/// Makes paths in the content of a file relative to where the job's are.
+/// Makes paths in the content of a file relative to the base of the job's paths.
 fn enter(content: &mut Node, parent: &Path, span: Span) {
     let directory = match content.get("directory") {
         None => parent.display().to_string(),
         Some(Node { value: Value::String(own), .. }) => parent.join(own).display().to_string(),
-        // Of another type, so it is refused when it is read.
+        // The type is wrong, so it is rejected when it is read.
         Some(_) => return,
     };
     if !directory.is_empty() {

@@ -1,5 +1,5 @@
-//! Interactions: examples, how a model is led through one, and how that is scored. They stand in a file of their own, or in a
-//! job.
+//! Interactions: examples, how the conversation about one goes, and how it is scored. They are written in their own
+//! file, or in a job.
 
 use std::{
     fs::File,
@@ -35,15 +35,15 @@ use rollout_settings::{
 };
 
 rollout_settings::settings! {
-    /// An interaction: examples, how a model is led through one, and how that is scored.
+    /// An interaction: examples, how the conversation about one goes, and how it is scored.
     ///
-    /// Its paths are those of files that were there.
+    /// Its files existed when it was read.
     #[derive(Debug, Clone, PartialEq)]
     pub struct InteractionConfig {
-        /// Where relative paths are found and commands run; the directory of this file when absent.
+        /// The base of relative paths, and the working directory of commands; the directory of this file when absent.
         pub directory: PathBuf = Form::written("path", || json!({ "type": "string" }), |section, key| {
             section.string(key);
-            // No process runs in a directory without a name.
+            // An empty path is not a valid working directory.
             Some(directory(section)).map(|path| if path.as_os_str().is_empty() { ".".into() } else { path })
         })
         .unset("that of the file")
@@ -65,13 +65,13 @@ rollout_settings::settings! {
                     ExamplesConfig::Inline(_) => Json::Null,
                 },
             ),
-        /// How many of the examples are attempted; all when absent.
+        /// How many examples are attempted; all when absent.
         pub num_examples: Option<usize> = some_count().optional().unset("all"),
-        /// Shuffles the examples before they are counted off.
+        /// Shuffles the examples before `num_examples` is applied.
         pub shuffle: bool = flag(false),
-        /// What the order depends on.
+        /// The seed of the shuffle.
         pub shuffle_seed: u64 = whole(0..=u64::MAX).default(0),
-        /// The first message of every example that has none of its own.
+        /// The first message of every example without a system message.
         pub system_prompt: Option<String> = text().optional(),
         /// Messages between the system prompt and the question.
         pub few_shot: Messages = Form::written("list of messages", messages_schema, |section, key| {
@@ -79,21 +79,22 @@ rollout_settings::settings! {
         })
         .recorded(|_, written| written.node.map_or_else(|| json!([]), |_| written.plain()))
         .or_empty(),
-        /// How the conversation goes; when absent `tool_use` if there are tools, `multi_turn` with a user, else `single_turn`.
+        /// The kind of conversation; when absent `tool_use` with tools, `multi_turn` with a user, otherwise
+        /// `single_turn`.
         pub kind as "type": InteractionKind = word(&KINDS)
             .or(InteractionKind::SingleTurn)
             .unset("`tool_use` with tools, `multi_turn` with a user, else `single_turn`")
             .beside(
                 "max_turns",
-                "The most turns that the model takes.\n\n1, 10 with tools, or 50 with a user, when neither this nor `limits` has it.",
+                "The maximum number of turns.\n\nWithout this and without `max_turns` in `limits`: 1, 10 with tools, or 50 with a user.",
                 some_count::<u32>(),
             ),
-        /// What the model may call.
+        /// The tools that the model may call.
         ///
         /// See [tools](#tools).
         pub tools: Vec<ToolConfig> = list(tools::schema, |section, key| Some(tools::read(section, key)))
             .recorded(|_, written| written.items().map(tools::record).collect()),
-        /// Errors of tools that end the rollout instead of being shown to the model.
+        /// Errors of tools that end the rollout instead of being reported to the model.
         ///
         /// See [stop conditions](#stop-conditions).
         pub stop_errors: Vec<String> = texts().kind("list of names").recorded_where_written(),
@@ -102,15 +103,15 @@ rollout_settings::settings! {
         /// See [stop conditions](#stop-conditions).
         pub stop: Vec<StopConfig> = list(stop::schema, |section, key| Some(stop::read(section, key)))
             .recorded_where_written(),
-        /// What plays the user of a conversation: a command, a Python function, or a second model.
+        /// A simulated user: a command, a Python function, or a second model.
         ///
         /// See [the user's side](#the-users-side).
         pub user: Option<UserConfig> = user::form().optional().recorded_where_written(),
-        /// The container that each rollout gets, for tools of a container.
+        /// The container of each rollout, for tools inside a container.
         ///
         /// See [tools](#tools).
         pub environment: Option<ContainerConfig> = container().optional(),
-        /// What scores a rollout: the reward is the sum of all scores, each times its weight.
+        /// The functions that score a rollout: the reward is the weighted sum of their scores.
         ///
         /// See [rubric](#rubric).
         pub rubric: Vec<RubricEntry> = filled_list(rubric::schema, |section, key| Some(rubric::read(section, key)))
@@ -118,28 +119,28 @@ rollout_settings::settings! {
                 rubric.iter().zip(written.items()).map(|(entry, written)| rubric::record(entry, written)).collect()
             })
             .required(rubric::EXAMPLE),
-        /// How the answer is found in what the model said.
+        /// How the answer is found in the model's messages.
         ///
         /// See [parsers](#parsers).
         pub parser: Option<ParserConfig> = parser().optional().as_written().unset("`plain`"),
-        /// When a rollout has to end.
+        /// Limits that end a rollout.
         ///
         /// See [limits](#limits).
         pub limits: Limits = section::<LimitKeys>().unset("none"),
-        /// Fields of the state that are saved with each rollout.
+        /// Fields of the state to save with each rollout.
         pub state_columns: Vec<String> = texts(),
-        /// Scores each rollout by itself, not together with the others of its example.
+        /// Scores each rollout separately, not together with the others of its example.
         ///
-        /// It is scored as soon as it is over.
+        /// It is scored as soon as it ends.
         pub independent_scoring: bool = flag(false),
-        /// The least reward that counts as solved.
+        /// The lowest reward that counts as solved.
         pub pass_threshold: f64 = finite().default(0.5),
         /// How advantages are computed from the rewards of an example's rollouts.
         ///
-        /// `group_mean`: the reward minus the mean of the group. `leave_one_out`: the reward minus the mean of the other
-        /// rollouts. `normalised`: `group_mean` divided by the standard deviation of the group.
+        /// `group_mean`: the reward minus the mean of the group. `leave_one_out`: the reward minus the mean of the
+        /// other rollouts. `normalised`: `group_mean` divided by the standard deviation of the group.
         pub advantage: Advantage = word(&ADVANTAGES).default(Advantage::GroupMean).recorded_where_written(),
-        /// Whether rollouts that failed or timed out count in the baseline of the advantages, and give training samples.
+        /// Whether rollouts that failed or timed out count in the baseline of the advantages and give training samples.
         pub include_errors: bool = flag(false).recorded_where_written(),
     }
 }
@@ -156,35 +157,35 @@ const KINDS: [(&str, InteractionKind); 3] = [
     ("tool_use", InteractionKind::ToolUse),
 ];
 
-/// Where examples come from.
+/// The source of the examples.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExamplesConfig {
     /// From a file of JSON lines, or of one JSON list.
     File {
         /// The file.
         path: PathBuf,
-        /// The hash of its content, with `sha256:` before it.
+        /// The hash of its content, starting with `sha256:`.
         sha256: String,
     },
     /// From the interaction itself.
     Inline(Vec<Map<String, Json>>),
 }
 
-/// How a conversation goes.
+/// The kind of conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InteractionKind {
-    /// The model speaks once.
+    /// The model replies once.
     SingleTurn,
-    /// The model and perhaps a user speak until one of them or a limit ends it.
+    /// The model and a user take turns until one of them or a limit ends the conversation.
     MultiTurn,
-    /// The model calls tools until it has no more to call.
+    /// The model calls tools until it answers without a call.
     ToolUse,
 }
 
-/// The container that each rollout gets.
+/// The container of each rollout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerConfig {
-    /// What it starts from.
+    /// Its image.
     pub image: ContainerImage,
     /// Its CPUs.
     pub cpus: Cpus,
@@ -192,17 +193,17 @@ pub struct ContainerConfig {
     pub memory: Bytes,
 }
 
-/// What a container starts from.
+/// The image of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerImage {
-    /// An image that is there.
+    /// An existing image.
     Name(String),
     /// A directory with a Dockerfile.
     Build(PathBuf),
 }
 
 rollout_settings::settings! {
-    /// The container that each rollout gets, for tools of a container.
+    /// The container of each rollout, for tools inside a container.
     pub(super) struct ContainerKeys {
         /// A prebuilt image.
         docker_image: Option<String> = path().kind("string").optional().as_written(),
@@ -220,12 +221,12 @@ pub fn interaction_schema() -> Json {
     rollout_settings::titled::<InteractionConfig>("Rollout interaction")
 }
 
-/// Reads an interaction, and notes settings of it that do not go together.
+/// Reads an interaction, and reports settings that contradict each other.
 pub(super) fn read(section: &Section<'_>) -> Option<InteractionConfig> {
     let mut config = InteractionConfig::read(section)?;
     let turns = section.integer("max_turns", 1..=u32::MAX.into()).and_then(|turns| u32::try_from(turns).ok());
     if turns.is_some() && config.limits.max_turns.is_some() {
-        let message = "`max_turns` is given here and in `limits`";
+        let message = "`max_turns` is set here and in `limits`";
         section.invalid_with_hint("max_turns", message, "keep one of them");
     }
     config.limits.max_turns = turns.or(config.limits.max_turns);
@@ -243,7 +244,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<InteractionConfig> {
     Some(config)
 }
 
-/// Where relative paths are found.
+/// The base of relative paths.
 fn directory(section: &Section<'_>) -> PathBuf {
     match section.node("directory").map(|node| &node.value) {
         Some(Value::String(own)) => section.reader.dir.join(own),
@@ -254,7 +255,7 @@ fn directory(section: &Section<'_>) -> PathBuf {
 fn examples() -> Form<ExamplesConfig> {
     let schema = || {
         let example = described(
-            "An example: a `question` or a `prompt`, an `answer`, and whatever else is known of it.",
+            "An example: a `question` or a `prompt`, an `answer`, and any other data.",
             json!({ "type": "object", "anyOf": [{ "required": ["question"] }, { "required": ["prompt"] }] }),
         );
         json!({ "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "items": example }] })
@@ -285,7 +286,7 @@ fn examples() -> Form<ExamplesConfig> {
 fn example(section: &Section<'_>, node: &Node, path: &str) -> Option<Map<String, Json>> {
     let example = section.reader.mapping(node, path)?;
     if example.entry("prompt").is_none() && example.entry("question").is_none() {
-        example.missing("question", "an example has a `question:`, or a `prompt:` of messages");
+        example.missing("question", "an example needs a `question:`, or a `prompt:` of messages");
     }
     Some(example.json_map())
 }
@@ -294,12 +295,13 @@ fn examples_file(section: &Section<'_>, key: &str) -> Option<ExamplesConfig> {
     let path = directory(section).join(section.filled_string(key)?);
     let sha256 = sha256_of_file(&path).map_err(|error| {
         let message = format!("`{}`: cannot read this file: {error}", section.at(key));
-        let hint = "write the path of a file of JSON lines, relative to the file that it is written in";
+        let hint = "write the path of a file of JSON lines, relative to the file that names it";
         section.invalid_with_hint(key, message, hint);
     });
     let sha256 = sha256.ok()?;
     if section.string("dataset_sha256").is_some_and(|expected| expected != sha256) {
-        section.invalid("dataset_sha256", format!("`{}` has changed: its hash is another", section.at(key)));
+        section
+            .invalid("dataset_sha256", format!("`{}` has changed: its hash is different", section.at(key)));
     }
     Some(ExamplesConfig::File { path, sha256 })
 }
@@ -309,7 +311,7 @@ fn messages_schema() -> Json {
         "description": "A message.",
         "type": "object",
         "properties": {
-            "role": { "description": "Who speaks.", "enum": ["system", "user", "assistant", "tool", "text"] },
+            "role": { "description": "The role of the sender.", "enum": ["system", "user", "assistant", "tool", "text"] },
         },
         "required": ["role"],
     } })
@@ -322,19 +324,19 @@ fn few_shot(section: &Section<'_>, key: &str) -> Messages {
         let Some(entry) = section.reader.mapping(node, &path) else { continue };
         match entry.string("role").map(Role::from) {
             Some(Role::Other(role)) => {
-                let message = format!("`{}` cannot be {}", entry.at("role"), quoted(&role));
-                let hint = "it can be one of `system`, `user`, `assistant`, `tool`";
+                let message = format!("`{}`: unknown role {}", entry.at("role"), quoted(&role));
+                let hint = "known roles: `system`, `user`, `assistant`, `tool`";
                 entry.invalid_with_hint("role", message, hint);
             }
             Some(_) => match serde_json::from_value::<Message>(section.json(node, &path)) {
                 Ok(message) => messages.push(Arc::new(message)),
                 Err(error) => {
-                    let message = format!("`{path}` is not a message: {error}");
+                    let message = format!("invalid message in `{path}`: {error}");
                     section.reader.error(node.span, Code::InvalidValue, message);
                 }
             },
             None if entry.entry("role").is_none() => {
-                entry.missing("role", "a message has a `role:` and a `content:`");
+                entry.missing("role", "a message needs a `role:` and a `content:`");
             }
             None => {}
         }
@@ -346,35 +348,35 @@ fn check_kind(section: &Section<'_>, config: &InteractionConfig) {
     let has_tools = !config.tools.is_empty();
     let refuse = |message: &str, hint: &str| section.invalid_with_hint("type", message, hint);
     match config.kind {
-        // What is wrong with the word has been noted.
+        // The invalid word was reported.
         _ if section.node("type").is_some_and(|node| section.reader.reported(node.span)) => {}
         InteractionKind::SingleTurn if has_tools => {
-            refuse("a single turn leaves no room for tools", "write `type: tool_use`, or leave `tools` out");
+            refuse("`single_turn` does not support tools", "write `type: tool_use`, or remove `tools`");
         }
         InteractionKind::SingleTurn if config.limits.max_turns.is_some_and(|turns| turns > 1) => {
-            let hint = "write `type: multi_turn`, or `tools:`, or leave `max_turns` out";
-            section.invalid_with_hint("max_turns", "a single turn is never more than one", hint);
+            let hint = "write `type: multi_turn`, or `tools:`, or remove `max_turns`";
+            section.invalid_with_hint("max_turns", "`single_turn` has only one turn", hint);
         }
         InteractionKind::MultiTurn if has_tools => {
-            refuse("only `tool_use` calls tools", "write `type: tool_use`, or leave `tools` out");
+            refuse("only `tool_use` supports tools", "write `type: tool_use`, or remove `tools`");
         }
-        // A server may tell neither tokens nor costs, so only these are sure to end it.
+        // A server may report neither tokens nor costs, so only these limits always end it.
         InteractionKind::MultiTurn
             if config.limits.max_turns.is_none()
                 && config.limits.timeout.is_none()
                 && section.node("user").is_none() =>
         {
             let hint = "write `max_turns:`, `timeout_sec:` under `limits:`, or a `user:`";
-            refuse("nothing would surely end this conversation", hint);
+            refuse("this conversation might never end", hint);
         }
         InteractionKind::ToolUse if !has_tools && no_tools(section) => {
-            refuse("there are no tools to use", "write what the model may call under `tools:`");
+            refuse("`tool_use` needs tools", "list the tools of the model under `tools:`");
         }
         _ => {}
     }
 }
 
-/// Notes settings that mean nothing for this kind of conversation.
+/// Reports settings that this kind of conversation does not support.
 fn check_conversation(section: &Section<'_>, kind: InteractionKind) {
     use InteractionKind::{MultiTurn, SingleTurn, ToolUse};
     if section.node("type").is_some_and(|node| section.reader.reported(node.span)) {
@@ -387,19 +389,19 @@ fn check_conversation(section: &Section<'_>, kind: InteractionKind) {
     };
     match kind {
         SingleTurn => {
-            let hint = "write `type: multi_turn`, or leave `user` out";
-            refuse("user", "a single turn leaves no room for a user", hint);
-            let hint = "write `type: multi_turn`, or `tools:`, or leave `stop` out";
-            refuse("stop", "a single turn ends by itself", hint);
+            let hint = "write `type: multi_turn`, or remove `user`";
+            refuse("user", "`single_turn` does not support a user", hint);
+            let hint = "write `type: multi_turn`, or `tools:`, or remove `stop`";
+            refuse("stop", "`single_turn` does not support stop conditions", hint);
         }
         ToolUse => {
-            let hint = "write `type: multi_turn` and leave `tools` out, or leave `user` out";
-            refuse("user", "only `multi_turn` has a user", hint);
+            let hint = "write `type: multi_turn` and remove `tools`, or remove `user`";
+            refuse("user", "only `multi_turn` supports a user", hint);
         }
         MultiTurn => {}
     }
     if kind != ToolUse {
-        refuse("stop_errors", "there are no tools to fail", "write `tools:`, or leave `stop_errors` out");
+        refuse("stop_errors", "`stop_errors` needs tools", "write `tools:`, or remove `stop_errors`");
     }
 }
 
@@ -411,12 +413,12 @@ fn check_container(section: &Section<'_>, config: &InteractionConfig) {
     let wanted = config.tools.iter().any(|tool| matches!(tool, ToolConfig::Container(_)));
     if section.node("environment").is_none() {
         if wanted {
-            let hint = "tools of a container need one: write its `docker_image:` or `path:`";
+            let hint = "tools inside a container need one: write its `docker_image:` or `path:`";
             section.missing("environment", hint);
         }
     } else if !wanted && no_tools(section) {
-        let message = "nothing works in this environment";
-        let hint = "write `tools: [{container: [bash]}]`, or leave `environment` out";
+        let message = "no tool uses this environment";
+        let hint = "write `tools: [{container: [bash]}]`, or remove `environment`";
         section.reader.error_with_hint(section.value_span("environment"), Code::Conflict, message, hint);
     }
 }
@@ -448,19 +450,19 @@ fn container() -> Form<ContainerConfig> {
 fn build_directory(environment: &Section<'_>, directory: &Path, path: &str) -> Option<PathBuf> {
     let path = directory.join(path);
     if !path.join("Dockerfile").is_file() {
-        let message = format!("there is no Dockerfile in {}", quoted(&path.display().to_string()));
-        let hint = "write a directory that has one, relative to the file that it is written in";
+        let message = format!("no Dockerfile in {}", quoted(&path.display().to_string()));
+        let hint = "write a directory that has one, relative to the file that names it";
         environment.invalid_with_hint("path", message, hint);
         return None;
     }
     Some(path)
 }
 
-/// The hash of a file's content, however large it is.
+/// The hash of a file's content. The file may be large.
 fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("this is not a regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

@@ -1,10 +1,10 @@
-//! The settings of a job file, but for those of agents and datasets, which have modules of their own.
+//! The settings of a job file, except those of agents and datasets, which have their own modules.
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use serde_json::{Value as Json, json};
 
-use super::{AgentConfig, DatasetConfig, DatasetSource, agent, dataset};
+use super::{AgentConfig, DatasetConfig, DatasetSource, JobGatewayConfig, agent, dataset};
 use rollout_core::{name::JobName, result::JobMetric};
 use rollout_env::{EnvironmentConfig, EnvironmentKeys};
 use rollout_settings::{
@@ -15,10 +15,10 @@ use rollout_settings::{
     section::above_zero,
 };
 
-/// Growth beyond this is a slip of the pen, and could overflow the clocks.
+/// Larger factors are mistakes, and could overflow the clocks.
 const MAX_MULTIPLIER: f64 = 1e6;
 
-/// A day between two tries.
+/// One day between two tries.
 const MAX_DELAY_MS: u64 = 86_400_000;
 
 rollout_settings::settings! {
@@ -27,20 +27,20 @@ rollout_settings::settings! {
     /// Its numbers are in range and its names are unique.
     #[derive(Debug, Clone)]
     pub struct JobConfig {
-        /// The directory of the results in `jobs_dir`. A timestamp when absent.
+        /// The name of the results directory in `jobs_dir`. A timestamp when absent.
         ///
-        /// If it exists, the job is refused.
+        /// If the directory exists, the job is rejected.
         pub name: Option<JobName> = job_name().optional().unset("time of the start").unhashed(),
-        /// Where job directories are made, relative to the working directory.
+        /// The parent of job directories, relative to the working directory.
         pub jobs_dir: PathBuf = filled()
             .kind("path")
             .refine(|schema| schema["minLength"] = json!(1))
             .default("jobs".to_owned())
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .unhashed(),
-        /// The directory that relative paths of this file start from. That of the file when absent.
+        /// The base of relative paths in this file. The directory of the file when absent.
         ///
-        /// `config.json` of a job has it, so that the copy can be run from anywhere.
+        /// `config.json` of a job contains it, so that the copy can be run from anywhere.
         pub base_dir: Option<PathBuf> = filled()
             .kind("path")
             .refine(|schema| schema["minLength"] = json!(1))
@@ -52,27 +52,27 @@ rollout_settings::settings! {
         pub n_attempts: NonZeroU32 = count(1),
         /// How many trials run at the same time.
         pub n_concurrent_trials: NonZeroU32 = count(4).unhashed(),
-        /// Scales every timeout, those of this file too.
+        /// A factor for every timeout, including those of this file.
         pub timeout_multiplier: f64 = number(above_zero(MAX_MULTIPLIER)).default(1.0),
-        /// How failures of the infrastructure are retried; those of agents and verifiers never are.
+        /// How infrastructure failures are retried. Failures of agents and verifiers are not retried.
         pub retry: RetryConfig = section::<RetryConfig>().check(delays_in_order).unset("see below"),
-        /// What goes to rollout.log.
+        /// The level of messages in rollout.log.
         ///
-        /// It goes to standard error too where no live display is shown. The variable `ROLLOUT_LOG` replaces it, as in
-        /// `rollout=debug`.
+        /// Without a live display, they are also printed to standard error. The variable `ROLLOUT_LOG` overrides it, as
+        /// in `rollout=debug`.
         pub log_level: LogLevel = word(&LOG_LEVELS).default(LogLevel::Error).unhashed(),
-        /// Writes a record of each episode into `eval-log` of the job's directory as it ends.
+        /// Writes a record of each episode to `eval-log` in the job's directory when it ends.
         ///
         /// See [eval logs](eval-log.md).
         pub eval_log: bool = flag(false).unhashed(),
-        /// Where the instruction is put in the environment.
+        /// The path of the instruction in the environment.
         pub instruction_path: String = filled()
             .kind("absolute path")
             .refine(|schema| schema["pattern"] = json!("^/"))
             .check(|path, section, key| check_instruction_path(path, section, key))
             .default("/tmp/instruction.md".to_owned()),
-        /// Whose rules of grading are followed: `harbor` grades after a failed agent and ignores the exit code of test.sh,
-        /// unless `verifier` says otherwise.
+        /// The rules of grading. `harbor` grades after a failed agent and ignores the exit code of test.sh, unless
+        /// `verifier` sets this differently.
         ///
         /// See [task sets made for Harbor](#task-sets-made-for-harbor).
         pub compat: Option<Compat> = word(&COMPAT).optional(),
@@ -80,20 +80,29 @@ rollout_settings::settings! {
         pub environment: EnvironmentConfig = section::<EnvironmentKeys>().unset("see below"),
         /// How attempts are graded.
         pub verifier: VerifierConfig = section::<VerifierConfig>().unset("see below"),
-        /// What is computed over rewards while the job runs.
+        /// Limits on the model calls of agents with presets, over all trials.
         ///
-        /// They are shown by agent, in the display and in the job's `result.json`.
+        /// See [limits](agents.md#limits).
+        pub gateway: JobGatewayConfig = section::<JobGatewayConfig>().unset("no limits").recorded_where_written(),
+        /// Statistics of rewards, updated while the job runs.
+        ///
+        /// They are shown for each agent, in the display and in the job's `result.json`.
         pub metrics: Vec<JobMetric> = list(entry::<MetricKeys>, |section, key| Some(metrics(section, key)))
             .recorded(|metrics, _| metrics.iter().map(|metric| json!({ "type": metric })).collect())
             .kind("list of `type: sum|min|max|mean`")
             .unset("none"),
-        /// Who attempts the tasks.
+        /// The agents that attempt the tasks.
         pub agents: Vec<AgentConfig> = filled_list(agent::schema, |section, key| Some(agent::read(section, key)))
             .recorded(|agents, written| {
                 agents.iter().zip(written.items()).map(|(config, written)| agent::record(config, written)).collect()
             })
-            .required(agent::REQUIRED),
-        /// What is attempted.
+            .required(agent::REQUIRED)
+            .beside(
+                "matrix",
+                "Agents and models: each of these agents attempts the tasks with each of these models.\n\nThey are added to `agents`. See [agents](agents.md#in-a-job-file).",
+                matrix(),
+            ),
+        /// The tasks to attempt.
         pub datasets: Vec<DatasetConfig> = filled_list(dataset::schema, |section, key| Some(dataset::read(section, key)))
             .recorded(|datasets, written| {
                 datasets.iter().zip(written.items()).map(|(config, written)| dataset::record(config, written)).collect()
@@ -103,20 +112,35 @@ rollout_settings::settings! {
 }
 
 impl Default for JobConfig {
-    /// A job without a file: every setting has its default, and there is nobody and nothing yet.
+    /// A job without a file: every setting has its default, without agents and datasets.
     fn default() -> Self {
         Self::defaults().expect("every setting of a job has a default")
     }
 }
 
 impl JobConfig {
-    /// Whether a trial of the job may need an environment, and so the job a provider.
+    /// Whether a trial of the job may need an environment, and so the job needs a provider.
     pub fn needs_environment(&self) -> bool {
         self.datasets.iter().any(|dataset| match &dataset.source {
             DatasetSource::Interaction(interaction) => interaction.environment.is_some(),
             DatasetSource::Path(_) | DatasetSource::Registry { .. } => true,
         })
     }
+}
+
+/// Agents and models that are put together in all ways. It is replaced by agents before the file is read.
+fn matrix() -> Form<()> {
+    let schema = || {
+        let list = |items: Json| json!({ "type": "array", "minItems": 1, "items": items });
+        let agents = list(json!({ "anyOf": [{ "type": "string" }, { "type": "object" }] }));
+        json!({
+            "type": "object",
+            "properties": { "agents": agents.clone(), "models": agents },
+            "required": ["agents", "models"],
+            "additionalProperties": false,
+        })
+    };
+    Form::written("`agents:` and `models:`", schema, |_, _| None)
 }
 
 fn job_name() -> Form<JobName> {
@@ -127,7 +151,7 @@ fn job_name() -> Form<JobName> {
             let name = section.string(key)?;
             JobName::new(name)
                 .map_err(|error| {
-                    let message = format!("{} cannot be the name of a job: {error}", quoted(name));
+                    let message = format!("invalid name of a job: {}: {error}", quoted(name));
                     section.reader.error(section.value_span(key), Code::InvalidName, message);
                 })
                 .ok()
@@ -140,25 +164,25 @@ fn check_instruction_path(path: &str, section: &Section<'_>, key: &str) {
         && path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."))
         && !path.contains(char::is_control);
     if !plain {
-        let message = format!("{} cannot hold the instruction", quoted(path));
+        let message = format!("invalid path of the instruction: {}", quoted(path));
         let hint = "write the absolute path of a file in the environment, such as `/tmp/instruction.md`";
         section.invalid_with_hint(key, message, hint);
     }
 }
 
 rollout_settings::settings! {
-    /// Backoff for failures of the infrastructure, never of agents or verifiers.
+    /// Retries of infrastructure failures. Failures of agents and verifiers are not retried.
     #[derive(Debug, Clone, PartialEq)]
     pub struct RetryConfig {
-        /// Tries in all, the first one included.
+        /// The total number of tries, including the first one.
         ///
         /// 1 means no retry.
         pub max_attempts: NonZeroU32 = count(3),
         /// Milliseconds before the second try.
         pub initial_delay_ms: u64 = whole(0..=MAX_DELAY_MS).default(1000),
-        /// The longest wait between two tries.
+        /// The longest wait between two tries, in milliseconds.
         pub max_delay_ms: u64 = whole(0..=MAX_DELAY_MS).default(30_000),
-        /// Growth of the wait from one try to the next.
+        /// The factor by which the wait grows after each try.
         pub multiplier: f64 = number(1.0..=MAX_MULTIPLIER).default(2.0),
     }
 }
@@ -170,7 +194,7 @@ impl Default for RetryConfig {
 }
 
 impl RetryConfig {
-    /// How long to wait after a failed try, counted from 1; none when it was the last one.
+    /// How long to wait after a failed try, counted from 1; none after the last one.
     pub fn delay_after(&self, failed_try: u32) -> Option<Duration> {
         if failed_try >= self.max_attempts.get() {
             return None;
@@ -192,15 +216,15 @@ fn delays_in_order(retry: &mut RetryConfig, section: &Section<'_>, key: &str) {
     }
 }
 
-/// The least severe message that reaches `rollout.log`.
+/// The lowest level of messages in `rollout.log`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
     /// Only failures of Rollout itself.
     #[default]
     Error,
-    /// Also what may surprise.
+    /// Also warnings.
     Warn,
-    /// Also what happens to each trial.
+    /// Also the events of each trial.
     Info,
     /// Also each call to an environment.
     Debug,
@@ -217,7 +241,7 @@ const LOG_LEVELS: [(&str, LogLevel); 6] = [
     ("trace", LogLevel::Trace),
 ];
 
-/// Whose rules of grading a job follows.
+/// The rules of grading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compat {
     /// Those of Harbor.
@@ -232,32 +256,32 @@ rollout_settings::settings! {
     pub struct VerifierConfig {
         /// Replaces the verifier timeout of every task; 0 means unset.
         pub override_timeout_sec: Option<f64> = timeout().optional().shown_default(0.0).unset("the task's"),
-        /// The ceiling of verifier timeouts; 0 means unset.
+        /// The maximum of verifier timeouts; 0 means unset.
         pub max_timeout_sec: Option<f64> = timeout().optional().shown_default(0.0).unset("none"),
         /// Ends trials after the agent, without a reward.
         pub disable: bool = flag(false),
-        /// Whether an attempt is graded when the agent failed or timed out.
+        /// Whether an attempt is graded if the agent failed or timed out.
         ///
         /// With `run`, error and reward are both recorded.
         pub after_agent_error: AfterAgentError = word(&AFTER_AGENT_ERROR).default(AfterAgentError::Skip),
-        /// Reads the reward also when test.sh exits non-zero.
+        /// Reads the reward even if test.sh exits non-zero.
         ///
         /// A timeout remains an error.
         pub ignore_exit_code: bool = flag(false),
         /// What happens to processes that the agent left running.
         ///
-        /// That happens when verification starts.
+        /// It happens when verification starts.
         pub agent_processes: AgentProcesses = word(&AGENT_PROCESSES).default(AgentProcesses::Keep),
         /// Where test.sh runs.
         ///
-        /// `shared`: where the agent worked. `separate`: in a fresh environment, with the artifacts copied in.
+        /// `shared`: in the agent's environment. `separate`: in a fresh environment, with the artifacts copied in.
         pub environment: Option<VerifierEnvironment> =
             word(&VERIFIER_ENVIRONMENTS).optional().recorded_where_written().unset("the task's, else `shared`"),
-        /// The image that test.sh runs in, in an environment of its own.
+        /// The image of a separate environment for test.sh.
         pub image: Option<String> = filled().optional().recorded_where_written().unset("the task's"),
-        /// Files and directories that are copied from the agent's environment to a separate one, beside the task's.
+        /// Files and directories to copy from the agent's environment to a separate one, in addition to the task's.
         pub artifacts: Vec<String> = absolute_paths().recorded_where_written(),
-        /// Variables for test.sh; they win over the task's.
+        /// Variables for test.sh; they override the task's.
         pub env: Env = env(),
     }
 }
@@ -269,7 +293,7 @@ impl Default for VerifierConfig {
 }
 
 impl VerifierConfig {
-    /// Gives what the file does not say the defaults of Harbor.
+    /// Sets the defaults of Harbor where the file sets nothing.
     pub(super) fn follow_harbor(&mut self, written: &Section<'_>) {
         if written.node("after_agent_error").is_none() {
             self.after_agent_error = AfterAgentError::Run;
@@ -298,11 +322,11 @@ pub(super) fn absolute_paths() -> Form<Vec<String>> {
     })
 }
 
-/// Refuses a path that is not absolute, or that leads somewhere else than it seems to.
+/// Rejects a path that is not absolute, or contains `.` or `..`.
 pub(super) fn check_absolute(path: &str, section: &Section<'_>, key: &str) {
     let plain = path.split('/').skip(1).all(|name| !matches!(name, "" | "." | ".."));
     if !path.starts_with('/') || !plain || path.chars().any(char::is_control) {
-        let message = format!("{} is no absolute path inside the environment", quoted(path));
+        let message = format!("{} is not an absolute path inside the environment", quoted(path));
         section.invalid_with_hint(
             key,
             message,
@@ -314,13 +338,13 @@ pub(super) fn check_absolute(path: &str, section: &Section<'_>, key: &str) {
 /// Where test.sh runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VerifierEnvironment {
-    /// Where the agent worked.
+    /// In the agent's environment.
     Shared,
     /// In a fresh environment, with the artifacts copied in.
     Separate,
 }
 
-/// Whether a failed agent is graded.
+/// Whether an attempt is graded if the agent failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterAgentError {
     /// The verifier does not run.
@@ -336,7 +360,7 @@ pub enum AgentProcesses {
     /// They stay: a service is part of many solutions.
     #[default]
     Keep,
-    /// They are ended before test.sh starts.
+    /// They are killed before test.sh starts.
     Kill,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the configuration of a benchmark, with everything it names that must be known before a question is asked.
+//! Reads the configuration of a benchmark, with the files that it needs before the first question.
 
 use rollout_record::identity::{EXPANDED, PROMPT_HASH};
 use std::{
@@ -22,26 +22,26 @@ use rollout_settings::{
     yaml,
 };
 
-/// The configuration of a benchmark that can be run.
+/// A valid configuration of a benchmark.
 #[derive(Clone)]
 pub struct LoadedBenchmark {
-    /// What the file says, with what the environment adds to it.
+    /// The settings of the file, completed from the environment.
     pub config: RolloutConfig,
-    /// The file; empty for a configuration that was made in code.
+    /// The file; empty for a configuration created in code.
     pub path: PathBuf,
-    /// What config.json holds: every setting, `${VAR}` as written, literal secrets masked. [`load_benchmark_record`] reads
-    /// it again.
+    /// The content of config.json: every setting, `${VAR}` as written, literal secrets masked.
+    /// [`load_benchmark_record`] reads it again.
     pub record: Json,
     /// `sha256:` and the hash of everything in the record that can change an answer or its score.
     pub hash: String,
     /// Values that must not appear in any output.
     pub secrets: Vec<String>,
-    /// What may not be as its author meant.
+    /// Warnings about likely mistakes.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl std::fmt::Debug for LoadedBenchmark {
-    /// Shows what the record shows, and no secrets.
+    /// Prints the record, without secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("LoadedBenchmark");
         out.field("path", &self.path).field("hash", &self.hash).field("record", &self.record);
@@ -50,8 +50,7 @@ impl std::fmt::Debug for LoadedBenchmark {
 }
 
 impl LoadedBenchmark {
-    /// Takes a configuration that was made in code. Variables that take the place of what it does not say come from
-    /// `vars`.
+    /// Checks a configuration created in code. Missing settings are completed with variables from `vars`.
     pub fn new(mut config: RolloutConfig, vars: &dyn Fn(&str) -> Option<String>) -> Result<Self, Problems> {
         config.complete(vars);
         let broken = config.broken();
@@ -73,7 +72,7 @@ impl LoadedBenchmark {
         })
     }
 
-    /// The benchmark as a job: one agent, which is the model, and no dataset yet.
+    /// The benchmark as a job: one agent, which is the model, without datasets.
     pub fn job(&self) -> LoadedJob {
         let Self { config, path, record, hash, secrets, warnings } = self.clone();
         let dir = config.results_dir();
@@ -88,6 +87,7 @@ impl LoadedBenchmark {
             limits: Limits { max_turns: Some(config.max_turns.get()), ..Limits::default() },
         };
         let agent = AgentConfig {
+            cache_install: None,
             name: config.agent_name(),
             description: None,
             env: Env::new(),
@@ -106,11 +106,11 @@ impl LoadedBenchmark {
     }
 }
 
-/// Reads and checks the configuration of a benchmark: JSON, or YAML, by the ending of its name.
+/// Reads and checks the configuration of a benchmark: JSON or YAML, depending on its file extension.
 ///
-/// Variables for `${VAR}`, and for a key and an address that are not given (`OPENAI_API_KEY`, `OPENAI_BASE_URL`), come from
-/// `vars`. Relative inputs are found beside the file or, if they are not there, in the working directory; those of
-/// `overrides` only in the latter. Results go where the working directory is.
+/// Variables for `${VAR}`, and for a missing key or URL (`OPENAI_API_KEY`, `OPENAI_BASE_URL`), come from `vars`.
+/// Relative inputs start at the file or, if they do not exist there, at the working directory; those of `overrides`
+/// only at the latter. Results are written relative to the working directory.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -134,19 +134,19 @@ pub fn load_benchmark(
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     if !matches!(extension.as_str(), "json" | "yaml" | "yml") {
         let hint = "name the file .json, .yaml or .yml";
-        return Err(refuse("a configuration is JSON or YAML".to_owned(), Some(hint)));
+        return Err(refuse("a configuration must be JSON or YAML".to_owned(), Some(hint)));
     }
     let text = read_text(path).map_err(|message| refuse(message, None))?;
     load_benchmark_text(path, &text, overrides, vars)
 }
 
-/// Reads and checks the configuration of a benchmark, for those who run its questions themselves.
+/// Reads and checks the configuration of a benchmark, for callers that run its questions themselves.
 pub fn load_config(path: &Path, vars: &dyn Fn(&str) -> Option<String>) -> Result<RolloutConfig, Problems> {
     load_benchmark(path, &[], vars).map(|loaded| loaded.config)
 }
 
-/// Whether a file is the configuration of a benchmark, and no job: it has keys of the one and none of those that every
-/// other has.
+/// Whether a file is the configuration of a benchmark and not a job: it has keys of a benchmark and none that every job
+/// has.
 pub fn is_benchmark(path: &Path) -> bool {
     let tree = read_text(path)
         .ok()
@@ -167,8 +167,8 @@ pub fn load_benchmark_text(
     load(path, text, overrides, vars, false)
 }
 
-/// Reads a configuration from its record, for when the file at `path` is gone. Inputs are found as if it were there; a
-/// record in which a secret was masked is refused.
+/// Reads a configuration from its record, if the file at `path` no longer exists. Relative inputs start there. A record
+/// with a masked secret is rejected.
 pub fn load_benchmark_record(
     path: &Path,
     record: &Json,
@@ -189,7 +189,7 @@ fn load(
     let shown = path.display().to_string();
     let mut tree = yaml::parse_file(&mut sources, if is_record { COPY } else { &shown }, path, text)?;
     if let Value::Map(entries) = &mut tree.value {
-        // Comments, in a format that has none, and what editors look for.
+        // Comments, because JSON has none, and the key for editors.
         entries.retain(|entry| !entry.key.starts_with('_') && entry.key != "$schema");
     }
     let refused: Vec<_> =
@@ -210,7 +210,7 @@ fn load(
     record::redact(&mut record, &redactor);
     let hash = hash(&record);
     if record["model_name"] != config.model_name.as_str() {
-        // Not part of the hash: what it means is in the name of the agent, too.
+        // Not part of the hash: the expanded name is also the name of the agent.
         record[EXPANDED] = json!({ "model_name": redactor.text(&config.model_name) });
     }
     Ok(LoadedBenchmark {
@@ -223,7 +223,7 @@ fn load(
     })
 }
 
-/// How many questions are worked on at the same time with `parallel`, unless the configuration says.
+/// The default of `max_workers` with `parallel`.
 const PARALLEL_WORKERS: NonZeroU32 = NonZeroU32::new(4).expect("it is not 0");
 
 fn read(reader: &Reader<'_>, tree: &Node, vars: &dyn Fn(&str) -> Option<String>) -> Option<RolloutConfig> {
@@ -239,7 +239,7 @@ fn read(reader: &Reader<'_>, tree: &Node, vars: &dyn Fn(&str) -> Option<String>)
         config.resource_init_configs.values_mut().for_each(|values| resolve(values, &reader.dir));
     }
     for broken in config.broken() {
-        // What is wrong with the value has been told.
+        // The invalid value was reported.
         if !root.node(broken.key).is_some_and(|node| reader.reported(node.span)) {
             let span = root.value_span(broken.key);
             reader.error_with_hint(span, broken.code, broken.message, broken.hint);
@@ -254,11 +254,11 @@ fn warn_of_unknown(root: &Section<'_>) {
     let guesses: Vec<&str> = known.iter().copied().filter(|key| *key != PROMPT_HASH).collect();
     let unknown = |entry: &&Entry| !known.contains(&entry.key.as_str());
     for entry in root.entries.iter().filter(unknown) {
-        let message = format!("{} is not known here, and has no effect", quoted(&entry.key));
+        let message = format!("unknown key {}, which is ignored", quoted(&entry.key));
         let warning = Diagnostic::warning(root.reader.sources, entry.key_span, Code::UnknownKey, message);
         root.reader.report(warning.hint(match nearest(&entry.key, &guesses) {
             Some(key) => format!("did you mean `{key}`?"),
-            None => "keys that begin with `_` are taken as comments".to_owned(),
+            None => "keys that start with `_` are comments".to_owned(),
         }));
     }
 }
@@ -270,17 +270,18 @@ fn warn(root: &Section<'_>, config: &RolloutConfig) {
             .report(Diagnostic::warning(root.reader.sources, span, Code::Conflict, message).hint(hint));
     };
     if !config.parallel && config.max_workers.get() > 1 {
-        let message = "`max_workers` has no effect: questions are asked one after the other";
+        let message = "`max_workers` has no effect without `parallel`";
         warn("max_workers", message, "write `\"parallel\": true`");
     }
     if let Some(Node { value: Value::Map(entries), .. }) = root.node("resource_init_configs") {
         let known: Vec<&str> = config.resource_types.iter().map(String::as_str).collect();
         for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let key = quoted(&entry.key);
-            let message =
-                format!("{key} in `resource_init_configs` is not in `resource_types`, so it has no effect");
+            let message = format!(
+                "{key} in `resource_init_configs` has no effect, because it is not in `resource_types`"
+            );
             let file = &root.reader.sources.get(entry.key_span.source).name;
-            // Without the line, which may hold a secret.
+            // Without the line, which may contain a secret.
             let mut warning = Diagnostic::about_file(file.as_str(), Code::Conflict, message);
             warning.severity = Severity::Warning;
             root.reader.report(match nearest(&entry.key, &known) {
@@ -290,18 +291,18 @@ fn warn(root: &Section<'_>, config: &RolloutConfig) {
         }
     }
     if config.shares_key() {
-        let message = "the judge's server gets the key of the model that answers";
-        warn("evaluator_base_url", message, "write `evaluator_api_key`");
+        let message = "the server of the judge gets the key of the model that answers";
+        warn("evaluator_base_url", message, "set `evaluator_api_key`");
     }
 }
 
-/// Takes what the model is told first from its file, if there is one.
+/// Reads the system prompt from its file, if there is one.
 fn read_system_prompt(root: &Section<'_>, config: &mut RolloutConfig) {
     let Some(path) = config.system_prompt_file.take() else { return };
     let reader = root.reader;
     let span = root.value_span("system_prompt_file");
     if !path.exists() {
-        let message = "`system_prompt_file`: there is no such file, so `system_prompt` is used";
+        let message = "`system_prompt_file`: the file does not exist, so `system_prompt` is used";
         reader.report(Diagnostic::warning(reader.sources, span, Code::Unreadable, message));
         return;
     }
@@ -317,8 +318,8 @@ fn read_system_prompt(root: &Section<'_>, config: &mut RolloutConfig) {
     }
 }
 
-/// The settings as they were written, defaults filled in. What came from the environment is not in it, so that it comes
-/// from there again.
+/// The settings as written, with defaults filled in. Values from the environment are not included, so that they are
+/// read again.
 fn written(config: &RolloutConfig, tree: &Node) -> Json {
     let mut defaults = RolloutConfig::record(&RolloutConfig::default(), Written::NOWHERE);
     let mut record = Map::new();
@@ -332,7 +333,7 @@ fn written(config: &RolloutConfig, tree: &Node) -> Json {
     if tree.get("max_workers").is_none_or(Node::is_null) {
         record.insert("max_workers".to_owned(), json!(config.max_workers));
     }
-    // Benchmarks of before are resumed by the hash of a record without it.
+    // Older benchmarks are resumed by the hash of a record without it.
     if tree.get("pass_threshold").is_none() {
         record.shift_remove("pass_threshold");
     }
@@ -344,7 +345,7 @@ fn written(config: &RolloutConfig, tree: &Node) -> Json {
     Json::Object(record)
 }
 
-/// The hash of what a record says about answers and scores.
+/// The hash of the settings that affect answers and scores.
 fn hash(record: &Json) -> String {
     let mut record = record.clone();
     leave_out_unhashed::<RolloutConfig>(&mut record);

@@ -1,4 +1,4 @@
-//! Reads a job file, with everything it names that must be known before a job can start.
+//! Reads a job file, with the files that it needs before the job starts.
 
 use std::path::{Path, PathBuf};
 
@@ -18,19 +18,19 @@ use rollout_settings::{
     yaml,
 };
 
-/// Files of a directory that are looked at for a name like the one that is missing.
+/// How many files of a directory are compared with a missing name.
 const MAX_LISTED: usize = 10_000;
 
-/// A job that can be started.
+/// A valid job.
 pub struct LoadedJob {
-    /// What the job file says.
+    /// The settings of the job file.
     pub config: JobConfig,
     /// The job file.
     pub path: PathBuf,
-    /// What config.json holds: the job with its defaults filled in, `${VAR}` as written, literal
-    /// secrets masked. [`load_job_record`] reads it again.
+    /// The content of config.json: the job with its defaults filled in, `${VAR}` as written, literal secrets masked.
+    /// [`load_job_record`] reads it again.
     pub record: serde_json::Value,
-    /// What may not be as its author meant.
+    /// Warnings about likely mistakes.
     pub warnings: Vec<Diagnostic>,
     /// `sha256:` and the hash of everything in the record that can change a result.
     pub hash: String,
@@ -39,7 +39,7 @@ pub struct LoadedJob {
 }
 
 impl LoadedJob {
-    /// A job that was never in a file.
+    /// A job without a file.
     pub(crate) fn unwritten(config: JobConfig) -> Self {
         Self {
             config,
@@ -53,7 +53,7 @@ impl LoadedJob {
 }
 
 impl std::fmt::Debug for LoadedJob {
-    /// Shows what the record shows, and no secrets.
+    /// Prints the record, without secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("LoadedJob");
         out.field("path", &self.path).field("hash", &self.hash).field("record", &self.record);
@@ -63,7 +63,7 @@ impl std::fmt::Debug for LoadedJob {
 
 /// Reads and checks a job file, YAML or JSON, and the scripts that it names.
 ///
-/// Variables for `${VAR}` come from `vars`. Relative inputs are found beside the job file.
+/// Variables for `${VAR}` come from `vars`. Relative paths start at the job file.
 pub fn load_job(
     path: &Path,
     overrides: &[Override],
@@ -79,7 +79,7 @@ pub fn load_job(
     load_job_text(path, &text, overrides, vars)
 }
 
-/// The file that the name of one that is not there was likely meant to be.
+/// The existing file that a missing name is most similar to.
 fn similar(path: &Path) -> Option<PathBuf> {
     if path.exists() {
         return None;
@@ -105,8 +105,8 @@ pub fn load_job_text(
     load(path, text, overrides, vars, Origin::Author)
 }
 
-/// Reads a job from its record, for when the job file at `path` is gone. Datasets are found from the record's
-/// `base_dir`, or beside `path` where it has none; a record in which a secret was masked is refused.
+/// Reads a job from its record, if the job file at `path` no longer exists. Datasets are found relative to the record's
+/// `base_dir`, or to `path` if it has none. A record with a masked secret is rejected.
 pub fn load_job_record(
     path: &Path,
     record: &serde_json::Value,
@@ -117,17 +117,17 @@ pub fn load_job_record(
 }
 
 impl LoadedJob {
-    /// Where the relative paths of the job start, and where its Python processes run.
+    /// The base of the job's relative paths, and the working directory of its Python processes.
     pub fn base_dir(&self) -> PathBuf {
         base_dir(&self.path, self.config.base_dir.as_deref())
     }
 
-    /// What config.json holds: the record, and where its relative paths start, so that it can be run from anywhere.
+    /// The content of config.json: the record, and the base of its relative paths, so that it can be run from anywhere.
     pub fn copy(&self) -> Json {
         let mut copy = self.record.clone();
         if let Some(base) = copy.get_mut("base_dir") {
             let dir = self.base_dir();
-            // A path that is no text cannot stand in JSON.
+            // A path that is not text cannot be written in JSON.
             if let Some(dir) = std::path::absolute(&dir).ok().as_deref().and_then(Path::to_str) {
                 *base = Json::from(dir);
             }
@@ -136,7 +136,7 @@ impl LoadedJob {
     }
 }
 
-/// Where the relative paths of a job file start.
+/// The base of the relative paths of a job file.
 fn base_dir(file: &Path, own: Option<&Path>) -> PathBuf {
     let beside = file.parent().unwrap_or(Path::new(""));
     let dir = own.map_or_else(|| beside.to_owned(), |own| beside.join(own));
@@ -152,7 +152,7 @@ fn written_base_dir(tree: &Node) -> Option<&Path> {
     }
 }
 
-/// What a job directory's copy of its configuration is called.
+/// The name of the copy of the configuration in a job directory.
 pub(super) const COPY: &str = "config.json";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -171,7 +171,7 @@ fn load(
     let mut sources = SourceFiles::default();
     let name = match origin {
         Origin::Author => path.display().to_string(),
-        // The lines are those of the copy, which may be all that is left.
+        // The lines are those of the copy, which may be the only remaining file.
         Origin::Record => COPY.to_owned(),
     };
     let mut tree = yaml::parse_file(&mut sources, &name, path, text)?;
@@ -180,7 +180,7 @@ fn load(
     let mut refused = Vec::new();
     for over in overrides {
         if reaches_into_files(over) {
-            // What cannot be included is told below, unless a later setting replaces it.
+            // A file that cannot be included is reported below, unless a later setting replaces it.
             let dir = dir(&tree);
             let _ = include(&mut tree, &dir, &mut sources);
         }
@@ -192,7 +192,7 @@ fn load(
     let reader = Reader::new(&sources, &dir, vars);
     refused.into_iter().for_each(|problem| reader.report(problem));
     reader.check_duplicates(&tree);
-    // The copy of a job that has run: a masked secret would reach the agent as it stands there.
+    // The copy of an earlier job: a masked secret would be passed to the agent as text.
     if origin == Origin::Record || tree.get("base_dir").is_some_and(|node| !node.is_null()) {
         reader.check_masks(&tree);
     }
@@ -224,12 +224,12 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<JobConfig> {
     Some(config)
 }
 
-/// The hash of what a record says about results.
+/// The hash of the settings that affect results.
 fn hash(record: &Json) -> String {
     record::hash(hashed(record))
 }
 
-/// What a record says about results.
+/// The settings that affect results.
 pub(crate) fn hashed(record: &Json) -> Json {
     let mut record = record.clone();
     leave_out_unhashed::<JobConfig>(&mut record);
@@ -249,7 +249,7 @@ pub(crate) fn hashed(record: &Json) -> Json {
     record
 }
 
-/// Gives the containers of interactions what the job has for those of all tasks.
+/// Applies the job's overrides to the containers of interactions.
 fn override_containers(config: &mut JobConfig) {
     for dataset in &mut config.datasets {
         if let DatasetSource::Interaction(interaction) = &mut dataset.source
@@ -261,16 +261,16 @@ fn override_containers(config: &mut JobConfig) {
     }
 }
 
-/// Notes what the provider of the job refuses in its settings, each at its line.
+/// Reports settings that the provider of the job rejects, each at its line.
 fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
-    // A program may have a provider of its own, whose settings only it knows.
+    // A program may have its own provider, with settings unknown here.
     if config.environment.kind.is_none() || !config.needs_environment() {
         return;
     }
     let Err(ConnectError::Config(problems)) = rollout_env::check(&config.environment) else { return };
     let environment = root.inside("environment");
     let settings = environment.inside("provider_config");
-    // Several of them are below a line that counts them.
+    // If there are several, the first line is a count.
     let heading = usize::from(problems.lines().count() > 1);
     for problem in problems.lines().skip(heading) {
         let entry = problem.split('`').skip(1).step_by(2).find_map(|word| {
@@ -283,7 +283,7 @@ fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
     }
 }
 
-/// The values of a list. That it is none has been noted.
+/// The values of a list. A wrong type was reported.
 fn items<'r>(root: &Section<'r>, key: &str) -> &'r [Node] {
     match root.node(key).map(|node| &node.value) {
         Some(Value::List(items)) => items,
@@ -291,7 +291,7 @@ fn items<'r>(root: &Section<'r>, key: &str) -> &'r [Node] {
     }
 }
 
-/// Notes every agent that can attempt none of the datasets.
+/// Reports every agent that cannot attempt any of the datasets.
 fn refuse_idle_agents(root: &Section<'_>, config: &JobConfig) {
     let interaction = |source: &DatasetSource| matches!(source, DatasetSource::Interaction(_));
     let listed = items(root, "datasets").len();
@@ -303,8 +303,8 @@ fn refuse_idle_agents(root: &Section<'_>, config: &JobConfig) {
     for agent in config.agents.iter().filter(|agent| !matches!(agent.kind, AgentKind::Model(_))) {
         let named = |node: &&Node| matches!(node.get("name"), Some(Node { value: Value::String(name), .. }) if name == agent.name.as_str());
         let Some(node) = nodes.iter().find(named).and_then(|node| node.get("name")) else { continue };
-        let message = format!("the agent `{}` can attempt none of the datasets", agent.name);
-        let hint = "interactions are for agents with a `model:`, so leave this one out";
+        let message = format!("the agent `{}` cannot attempt any of the datasets", agent.name);
+        let hint = "interactions need an agent with a `model:`; remove this one";
         root.reader
             .report(Diagnostic::error(root.reader.sources, node.span, Code::Conflict, message).hint(hint));
     }

@@ -1,4 +1,4 @@
-//! Job and task configuration: typed, validated, every problem with its source line.
+//! Configuration of jobs and tasks: typed, validated, every problem reported with its source line.
 //!
 //! Each setting is declared once, with [`rollout_settings::settings!`]: reading, the recorded configuration, the JSON
 //! Schema and the tables in docs/ come from there.
@@ -9,13 +9,17 @@ mod benchmark_forms;
 mod dataset;
 #[cfg(test)]
 mod docs;
+mod gateway;
 mod include;
 mod interaction;
 mod job;
+mod known_servers;
 mod load_benchmark;
 mod load_job;
 mod model;
+mod preset;
 mod rubric;
+mod shorthand;
 mod stop;
 mod task;
 mod tool_files;
@@ -25,16 +29,22 @@ mod user;
 pub use agent::{AgentConfig, AgentKind};
 pub use benchmark::*;
 pub use dataset::{DatasetConfig, DatasetSource, RegistryLocation};
+pub use gateway::JobGatewayConfig;
 pub use interaction::{
     ContainerConfig, ContainerImage, ExamplesConfig, InteractionConfig, InteractionKind, interaction_schema,
 };
 pub use job::*;
+pub use known_servers::{KNOWN_SERVERS, KnownServer};
 pub use load_benchmark::{
     LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config,
 };
 pub(crate) use load_job::hashed;
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
 pub use model::{ModelAgentConfig, ModelConfig};
+pub use preset::{
+    PresetAgentConfig, PresetConfig, PresetInstall, dialect_name, is_preset_path, load_preset_text, preset,
+    preset_names, preset_schema, preset_text,
+};
 pub use rollout_core::{address::is_loopback, quantity::*, result::JobMetric};
 pub use rollout_env::{EnvironmentConfig, EnvironmentKind, PreservePolicy};
 pub use rollout_model::tool::container::ContainerTool;

@@ -1,13 +1,15 @@
-//! The `model` of an agent, a judge or a user: how it is reached, how it is sampled, what it costs.
+//! The `model` of an agent, a judge or a user: its server, its sampling, its prices.
 
 use std::time::Duration;
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value as Json, json};
 
+use super::preset::DIALECTS;
+use rollout_gateway::Dialect;
 use rollout_model::{
     Limits, SamplingArgs,
-    client::{Dialect, Price, Prices, RateLimit},
+    client::{Price, Prices, RateLimit},
 };
 use rollout_settings::{
     EnvValue, Form, Node, Section, Settings as _, Value,
@@ -18,107 +20,109 @@ use rollout_settings::{
     section::above_zero,
 };
 
-/// An agent that is a model. On tasks with containers it works through tools; of an interaction it is the other side.
+/// An agent that is a model. On tasks with containers it uses tools; in an interaction it replies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelAgentConfig {
     /// The model.
     pub model: ModelConfig,
-    /// Takes the place of the instructions that the model gets on tasks with containers.
+    /// Replaces the default system prompt on tasks with containers.
     pub system_prompt: Option<String>,
-    /// When an attempt at a task with a container has to end.
+    /// Limits of an attempt at a task with a container.
     pub limits: Limits,
 }
 
-/// More is a slip of the pen: the waits between them would take years.
+/// More is a mistake: the waits between them would take years.
 pub(super) const MOST_RETRIES: u64 = 100;
 
-/// US dollars. More is a slip of the pen.
+/// US dollars. More is a mistake.
 const MAX_PRICE: f64 = 1e9;
 
 rollout_settings::settings! {
-    /// A model and how it is reached.
+    /// A model and its server.
     ///
-    /// A server that has moved, or a key that was renewed, gives no other results.
+    /// The server's URL and key do not affect results.
     #[derive(Debug, Clone, PartialEq)]
     pub struct ModelConfig {
-        /// The server's name for it. `${VAR}` is expanded.
-        pub name: String = name().required("write the name that the server knows the model by").or_empty(),
-        /// Where the server answers, or a list of servers that are all the same. `${VAR}` is expanded.
+        /// The name of the model on its server. `${VAR}` is expanded.
+        pub name: String = name().required("set the name of the model on its server").or_empty(),
+        /// The base URL of the server, or a list of URLs of equivalent servers. `${VAR}` is expanded.
         ///
-        /// Usually with `/v1` at the end. The servers of a list are taken in turn, one for all rollouts of an example.
+        /// Usually ending in `/v1`. The servers of a list are used in turn; all rollouts of an example use the same
+        /// one.
         pub base_urls as "base_url": Vec<String> = base_urls().required(A_SERVER).or_empty().unhashed(),
-        /// What the server knows its clients by. Write it as `${VAR}`.
+        /// The API key. Write it as `${VAR}`.
         pub api_key: Option<EnvValue> = api_key().optional().as_written().unhashed(),
-        /// What the server understands: OpenAI's chat completions or Anthropic's messages.
-        pub dialect: Dialect = word(&DIALECTS).default(Dialect::Chat),
-        /// How the model is sampled: `temperature`, `max_tokens`, and whatever else the server takes.
-        pub sampling: SamplingArgs = mapping().check(|_, section, key| refuse_taken(section, key)),
-        /// Goes into the body of each request as it is.
+        /// The API of the server: OpenAI's `chat` completions or `responses`, Anthropic's `messages`, or Google's
+        /// generateContent (`gemini`).
         ///
-        /// It wins over all else there.
+        /// A model without a `preset` needs `chat` or `messages`.
+        pub dialect: Dialect = word(&DIALECTS).default(Dialect::Chat),
+        /// The sampling arguments: `temperature`, `max_tokens`, and any others that the server supports.
+        pub sampling: SamplingArgs = mapping().check(|_, section, key| refuse_taken(section, key)),
+        /// Fields that are added to the body of each request.
+        ///
+        /// They override all other fields.
         pub extra_body: Map<String, Json> = mapping().check(|_, section, key| refuse_taken(section, key)),
         /// Headers of each request. `${VAR}` is expanded.
         pub headers: IndexMap<String, EnvValue> = headers().unhashed(),
-        /// Asks for responses piece by piece.
+        /// Requests streamed responses.
         pub stream: bool = flag(false),
-        /// Asks the server for the ids and the probabilities of tokens.
+        /// Requests the ids and the probabilities of tokens.
         ///
         /// For [training](training.md).
         pub token_ids: bool = flag(false),
-        /// Sends what the model said back as its tokens, where the server takes them.
+        /// Sends earlier messages of the model back as tokens, if the server accepts them.
         ///
-        /// So no template or tokeniser changes what was sampled, and a rollout is one training sample. Needs `token_ids`.
-        /// See [prompts as tokens](training.md#prompts-as-tokens).
+        /// So no template or tokenizer changes what was sampled, and a rollout is one training sample. Requires
+        /// `token_ids`. See [prompts as tokens](training.md#prompts-as-tokens).
         pub token_prompts: bool = flag(false).recorded_where_written(),
-        /// The longest sequence that training takes, in tokens.
+        /// The longest sequence for training, in tokens.
         ///
         /// Token data beyond it is cut.
         pub max_seq_len: Option<usize> = some_count().optional(),
-        /// Seconds that a response may take.
+        /// Seconds until a response times out.
         pub timeout as "timeout_sec": Duration = seconds().default(Duration::from_secs(3600)).unhashed(),
-        /// Seconds that a connection may take.
+        /// Seconds until a connection times out.
         pub connect_timeout as "connect_timeout_sec": Duration = seconds().default(Duration::from_secs(5)).unhashed(),
-        /// How often a request is repeated that failed for the moment.
+        /// How often a request is retried after a temporary failure.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(10).unhashed(),
-        /// How much the server takes in a minute.
+        /// Limits on requests to the server.
         ///
-        /// `requests_per_minute` and `tokens_per_minute`: how much is asked of the server by this agent.
+        /// `requests_per_minute` and `tokens_per_minute`: the limits of this agent.
         pub rate_limit: RateLimit = section::<RateLimitKeys>().unset("none").unhashed(),
-        /// What tokens cost: prices, prices by the name of the model, or the path of a file with either.
+        /// What tokens cost: prices, prices by model name, or the path of a file with either.
         ///
         /// See [prices](#prices).
         pub price as "prices": Option<Price> = prices().optional().recorded(|price, _| json!(price)),
     }
 }
 
-const DIALECTS: [(&str, Dialect); 2] = [("chat", Dialect::Chat), ("messages", Dialect::Messages)];
-
 rollout_settings::settings! {
-    /// How much the server takes in a minute.
+    /// Limits on requests to the server.
     pub(super) struct RateLimitKeys for RateLimit {
-        /// Requests.
+        /// Requests per minute.
         requests_per_minute = some_count().optional(),
-        /// Tokens, read and written.
+        /// Tokens per minute, read and written.
         tokens_per_minute = some_count().optional(),
     }
 }
 
 rollout_settings::settings! {
-    /// What tokens cost, in US dollars for a million.
+    /// What tokens cost, in US dollars per million.
     pub(super) struct PriceKeys for Price {
         /// Tokens that the model reads.
         input = number(0.0..=MAX_PRICE).required(A_PRICE),
         /// Tokens that the model writes.
         output = number(0.0..=MAX_PRICE).required(A_PRICE),
-        /// Tokens that come from a cache; as `input` when absent.
+        /// Tokens read from a cache; the price of `input` when absent.
         cached_input = number(0.0..=MAX_PRICE).optional(),
-        /// Tokens that go into a cache; as `input` when absent.
+        /// Tokens written to a cache; the price of `input` when absent.
         cache_write = number(0.0..=MAX_PRICE).optional(),
     }
 }
 
 rollout_settings::settings! {
-    /// When a rollout has to end.
+    /// Limits that end a rollout.
     pub(super) struct LimitKeys for Limits {
         /// Turns of the model.
         ///
@@ -128,39 +132,39 @@ rollout_settings::settings! {
         max_completion_tokens = whole(1..=u64::MAX).optional(),
         /// Tokens that the model reads and writes, over all turns.
         max_total_tokens = whole(1..=u64::MAX).optional(),
-        /// US dollars, where the cost is known.
+        /// US dollars, if the cost is known.
         max_cost = number(above_zero(MAX_PRICE)).optional(),
-        /// Seconds from the start; this one also ends a turn under way.
+        /// Seconds from the start; this limit also interrupts a turn.
         ///
-        /// The start of the container is included. If the container was not there yet, the rollout is an `InfraError`, and
-        /// tried again.
+        /// The start of the container is included. If the time is up before the container has started, the rollout
+        /// fails with an `InfraError` and is retried.
         timeout as "timeout_sec" = seconds().optional(),
     }
 }
 
-const A_SERVER: &str = "write where the server answers, such as `https://api.openai.com/v1`";
-const A_PRICE: &str = "prices are in US dollars for a million tokens";
+const A_SERVER: &str = "write the base URL of the server, such as `https://api.openai.com/v1`";
+const A_PRICE: &str = "prices are in US dollars per million tokens";
 
-/// What a request holds anyway, and where it comes from.
+/// Fields that every request has, and how to set them.
 const TAKEN: [(&str, &str); 5] = [
-    ("model", "the model is named by `name:`"),
-    ("messages", "the messages come from the examples"),
-    ("tools", "tools are given under `tools:` of the interaction"),
-    ("stream", "write `stream:` beside `sampling:`"),
-    ("n", "for more than one response write `n_attempts:` in the job"),
+    ("model", "set the model with `name:`"),
+    ("messages", "messages come from the examples"),
+    ("tools", "list tools under `tools:` of the interaction"),
+    ("stream", "write `stream:` next to `sampling:`"),
+    ("n", "for more than one response, set `n_attempts:` in the job"),
 ];
 
 fn refuse_taken(section: &Section<'_>, key: &str) {
     let body = section.inside(key);
     for entry in body.entries {
         if let Some((_, hint)) = TAKEN.iter().find(|(taken, _)| *taken == entry.key) {
-            let message = format!("`{}` cannot be set here", body.at(&entry.key));
+            let message = format!("`{}` must not be set here", body.at(&entry.key));
             section.reader.error_with_hint(entry.key_span, Code::Conflict, message, *hint);
         }
     }
 }
 
-/// Recorded as what it is expanded to, because results are known by it.
+/// The expanded value is recorded, because results contain it.
 fn name() -> Form<String> {
     filled().read_by(|section, key| {
         let written = section.filled_string(key)?;
@@ -169,8 +173,8 @@ fn name() -> Form<String> {
             section.reader.hide(expanded.secrets());
         }
         if expanded.text.trim().is_empty() {
-            let hint = "set the variable to the name that the server knows the model by";
-            section.invalid_with_hint(key, format!("`{}` expands to nothing", section.at(key)), hint);
+            let hint = "set the variable to the name of the model on its server";
+            section.invalid_with_hint(key, format!("`{}` expands to an empty text", section.at(key)), hint);
             return None;
         }
         Some(expanded.text)
@@ -205,16 +209,16 @@ fn api_key() -> Form<EnvValue> {
         |section, key| {
             let expanded = section.expand(section.string(key)?, section.node(key)?);
             if expanded.text.contains(|char: char| char.is_control()) {
-                section.invalid(key, format!("`{}` holds a control character", section.at(key)));
+                section.invalid(key, format!("`{}` contains a control character", section.at(key)));
             }
             section.reader.hide(expanded.secrets());
-            // A key that a variable leaves empty is none.
+            // An empty key counts as absent.
             Some(EnvValue { value: expanded.text, secret: true }).filter(|key| !key.value.is_empty())
         },
     )
 }
 
-/// The price of a model: its own, or that of its row in a list.
+/// The price of a model: its own, or that of its entry in a list.
 fn prices() -> Form<Price> {
     let schema = || {
         let own = entry::<PriceKeys>();
@@ -225,7 +229,7 @@ fn prices() -> Form<Price> {
         let node = section.node(key)?;
         let path = section.at(key);
         let Value::Map(entries) = &node.value else {
-            // A file that could not be read has been noted.
+            // A file that could not be read was reported.
             if !matches!(node.value, Value::String(_)) {
                 let expected = "a price, a list of prices by model, or the path of a file";
                 section.reader.wrong_type(node, &path, expected);
@@ -244,15 +248,15 @@ fn prices() -> Form<Price> {
             section.reader.error(node.span, Code::InvalidValue, format!("`{path}`: {error}"));
         });
         let model = match section.node("name") {
-            // One that cannot be expanded has been noted.
+            // A name that cannot be expanded was reported.
             Some(Node { value: Value::String(name), .. }) => section.peek_expanded(name)?,
             _ => String::new(),
         };
         let price = prices.ok()?.get(&model).copied();
         if price.is_none() {
             let listed: Vec<_> = entries.iter().map(|entry| quoted(&entry.key)).collect();
-            let message = format!("there is no price for {}", quoted(&model));
-            let hint = format!("there are prices for {}", listed.join(", "));
+            let message = format!("no price for {}", quoted(&model));
+            let hint = format!("known prices: {}", listed.join(", "));
             section.reader.error_with_hint(node.span, Code::Missing, message, hint);
         }
         price
@@ -266,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_id_leaves_out_the_settings_that_a_config_hash_leaves_out() {
+    fn an_agent_id_ignores_the_same_settings_as_a_config_hash() {
         let all: Json = ModelConfig::keys().iter().map(|key| (key.name.to_owned(), json!(1))).collect();
         let (mut hashed, mut identity) = (all.clone(), all);
         rollout_settings::record::leave_out_unhashed::<ModelConfig>(&mut hashed);

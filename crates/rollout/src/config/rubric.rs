@@ -24,7 +24,7 @@ use rollout_settings::{
 pub struct RubricEntry {
     /// The name of its metric.
     pub name: String,
-    /// How much its score counts; finite.
+    /// The weight of its score; finite.
     pub weight: f64,
     /// How it scores.
     pub score: ScoreConfig,
@@ -33,56 +33,56 @@ pub struct RubricEntry {
 /// How a function of a rubric scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScoreConfig {
-    /// By comparing the answer of the model with that of the example.
+    /// Compares the model's answer with that of the example.
     Match {
-        /// What counts as the same.
+        /// The kind of comparison.
         how: Match,
         /// Finds the model's answer; the interaction's parser when absent.
         parser: Option<ParserConfig>,
     },
-    /// By asking a model.
+    /// Asks a model.
     Judge {
         /// The judge.
         model: Box<ModelConfig>,
-        /// What it is asked; the usual question when absent.
+        /// The prompt; the default one when absent.
         prompt: Option<String>,
         /// Finds the model's answer; the interaction's parser when absent.
         parser: Option<ParserConfig>,
     },
-    /// By a command of this machine.
+    /// Runs a command on this machine.
     Command {
         /// The program and its arguments; never empty.
         command: Vec<String>,
         /// Whether it scores all rollouts of an example together.
         group: bool,
-        /// How long it may take.
+        /// The timeout.
         timeout: Duration,
     },
-    /// By a Python function.
+    /// Calls a Python function.
     Python {
         /// The function, in a file below the directory of the interaction.
         function: PythonFunction,
         /// Whether it scores all rollouts of an example together.
         group: bool,
-        /// How long a call may take.
+        /// The timeout of a call.
         timeout: Duration,
     },
 }
 
-/// How the answer is found in what a model said.
+/// How the answer is found in a model's messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParserConfig {
-    /// It is all of the last message.
+    /// The whole last message.
     Plain,
-    /// It is what comes after the thoughts.
+    /// The text after the reasoning.
     Think,
-    /// It is what comes after the thoughts, if there are any.
+    /// The text after the reasoning, if there is any.
     MaybeThink,
-    /// It is in the last `\boxed{}`.
+    /// The last `\boxed{}`.
     Boxed,
-    /// It is in a tag.
+    /// A tag.
     Xml {
-        /// The tags that are expected, in order, each with the names that it may have; never empty.
+        /// The expected tags, in order, each with its possible names; never empty.
         fields: Vec<Vec<String>>,
         /// The tag with the answer; one of the fields.
         answer_field: String,
@@ -92,49 +92,50 @@ pub enum ParserConfig {
 rollout_settings::settings! {
     /// A function that scores rollouts.
     pub(super) struct RubricKeys {
-        /// The name of its metric; its kind when absent.
+        /// The name of its metric; the kind of the function when absent.
         name: Option<String> = filled().optional(),
-        /// How much its score counts; with 0 it is a metric only.
+        /// The weight of its score; with 0 it is only a metric.
         weight: f64 = finite().default(1.0),
         /// Compares the answer with that of the example.
         ///
-        /// It gives 1 if the answer that the parser finds is right, else 0. `exact`: the same text. `contains`: the right
-        /// answer is in it. `numeric`: the last number of each is the same. `math`: they are the same mathematics.
+        /// The score is 1 if the answer that the parser finds is correct, otherwise 0. `exact`: the same text.
+        /// `contains`: the correct answer is part of it. `numeric`: the last numbers of both are equal. `math`: they
+        /// are mathematically equal.
         how as "match": Option<Match> = word(&MATCHES).optional(),
-        /// A model that is asked whether the answer is right.
+        /// A model that decides whether the answer is correct.
         ///
-        /// It gives 1 if the model says yes, else 0: `model` as [above](#model), and perhaps `prompt`, in which
-        /// `{question}`, `{answer}` and `{response}` are filled in.
+        /// The score is 1 if the model replies yes, otherwise 0. It has a `model` as [above](#model), and optionally a
+        /// `prompt`, in which `{question}`, `{answer}` and `{response}` are replaced.
         judge: Option<JudgeKeys> = some_section::<JudgeKeys>().optional(),
         /// A program that scores, and its arguments.
         ///
-        /// It gets the rollout as JSON on its standard input, and prints the number.
+        /// It gets the rollout as JSON on its standard input, and prints the score.
         command: Option<Vec<String>> = command().optional(),
         /// A Python function that scores, as `file.py:function`.
         ///
-        /// It gets what it has parameters for: `completion`, `response`, `answer`, `info`, columns of the dataset, and `state`,
-        /// which is all of it. All functions of a job are called in one process that stays. See
+        /// It gets the arguments that its parameters name: `completion`, `response`, `answer`, `info`, columns of the
+        /// dataset, and `state`, which is all of it. All functions of a job are called in one long-running process. See
         /// [scoring](scoring.md#python-functions).
         python: Option<String> = function_name().optional(),
-        /// The command or function scores all rollouts of an example together.
+        /// Whether the command or function scores all rollouts of an example together.
         ///
-        /// A command gets a list of all rollouts of the example and prints a list of numbers. A function gets lists, and
-        /// returns one.
+        /// A command gets a list of all rollouts of the example and prints a list of numbers. A function gets lists,
+        /// and returns one.
         group: bool = flag(false),
-        /// Seconds that the command or a call of the function may take.
+        /// The timeout of the command or of a call of the function, in seconds.
         timeout as "timeout_sec": Duration = seconds().default(Command::TIMEOUT),
-        /// How the answer is found; as the interaction says when absent.
+        /// How the answer is found; the interaction's parser when absent.
         parser: Option<ParserConfig> = parser().optional(),
     }
 }
 
 rollout_settings::settings! {
-    /// A model that is asked whether the answer is right.
+    /// A model that decides whether the answer is correct.
     pub(super) struct JudgeKeys {
-        /// A model and how it is reached.
+        /// A model and its server.
         model: ModelConfig = some_section::<ModelConfig>()
-            .required("write who judges, as the `model:` of an agent is written"),
-        /// What it is asked. `{question}`, `{answer}` and `{response}` are filled in.
+            .required("write the model of the judge, like the `model:` of an agent"),
+        /// Its prompt. `{question}`, `{answer}` and `{response}` are replaced.
         prompt: Option<String> = filled().optional(),
     }
 }
@@ -142,7 +143,7 @@ rollout_settings::settings! {
 rollout_settings::settings! {
     /// The answer is in a tag.
     struct XmlKeys {
-        /// The tags that are expected, in order; a list stands for one tag of several names.
+        /// The expected tags, in order; a list stands for one tag with several names.
         xml: Vec<Vec<String>> = Form::new("list", xml_schema, fields).required(TAGS).or_empty(),
         /// The tag with the answer.
         answer_field: String = filled().default("answer".to_owned()),
@@ -156,11 +157,11 @@ const MATCHES: [(&str, Match); 4] = [
     ("math", Match::Math),
 ];
 
-const TAGS: &str = "write the tags that are expected, such as `xml: [think, answer]`";
+const TAGS: &str = "write the expected tags, such as `xml: [think, answer]`";
 
 const PARSERS: [&str; 4] = ["plain", "think", "maybe_think", "boxed"];
 
-/// Columns that every row of the results has. A metric of the same name would hide one.
+/// Columns of every row of the results. A metric of the same name would hide one.
 const COLUMNS: [&str; 24] = [
     "example_id",
     "task",
@@ -212,12 +213,12 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
         let name = name.unwrap_or(default);
         let span = entry.value_span("name");
         if COLUMNS.contains(&name.as_str()) {
-            let message = format!("{} cannot be the name of a metric", quoted(&name));
+            let message = format!("invalid name of a metric: {}", quoted(&name));
             entry.reader.error_with_hint(
                 span,
                 Code::InvalidName,
                 message,
-                "results have a column of that name",
+                "results already have a column of that name",
             );
         }
         if let Some(first) = seen.insert(name.clone(), span) {
@@ -229,18 +230,18 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
     entries
 }
 
-/// How an entry scores, and what it is named unless it says so.
+/// How an entry scores, and its default name.
 fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(String, ScoreConfig)> {
-    let hint = "an entry has a `match:`, a `judge:`, a `command:` or a `python:` function";
+    let hint = "an entry needs a `match:`, a `judge:`, a `command:` or a `python:` function";
     let kind = entry.one_of(&["match", "judge", "command", "python"], hint)?;
     let runs = ["command", "python"].contains(&kind);
     let foreign: &[&str] = if runs { &["parser"] } else { &["group", "timeout_sec"] };
-    entry.refuse(foreign, kind, |key| format!("leave `{key}` out"));
+    entry.refuse(foreign, kind, |key| format!("remove `{key}`"));
     let RubricKeys { how, judge, command, python, group, timeout, parser, .. } = keys;
     if runs && group && independent {
-        let message = format!("a {kind} over groups cannot score each rollout by itself");
+        let message = format!("a {kind} for groups cannot score rollouts one by one");
         let message = message.replace("python", "function");
-        entry.invalid_with_hint("group", message, "leave `independent_scoring` or `group` out");
+        entry.invalid_with_hint("group", message, "remove `independent_scoring` or `group`");
     }
     match kind {
         "match" => {
@@ -260,14 +261,14 @@ fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(St
     }
 }
 
-/// The name of a function, with that of its file.
+/// The name of a function, with its file.
 pub(super) fn function_name() -> Form<String> {
     filled()
         .refine(|schema| schema["pattern"] = json!("^.+\\.py:[A-Za-z_][A-Za-z0-9_.]*$"))
         .kind("`file.py:function`")
 }
 
-/// The function that the `python:` of an entry names.
+/// The function in the `python:` of an entry.
 pub(super) fn function(entry: &Section<'_>, written: &str) -> Option<PythonFunction> {
     let fits = |name: &str| {
         name.split('.').all(|part| {
@@ -288,7 +289,7 @@ pub(super) fn function(entry: &Section<'_>, written: &str) -> Option<PythonFunct
     }
 }
 
-/// An entry as config.json keeps it.
+/// An entry in the form of config.json.
 pub(super) fn record(entry: &RubricEntry, written: Written<'_>) -> Json {
     let mut record = written.plain();
     record["name"] = json!(entry.name);
@@ -299,12 +300,12 @@ pub(super) fn record(entry: &RubricEntry, written: Written<'_>) -> Json {
     record
 }
 
-/// How the answer is found in what a model said.
+/// How the answer is found in a model's messages.
 pub(super) fn parser() -> Form<ParserConfig> {
     let schema = || json!({ "anyOf": [{ "enum": PARSERS }, entry::<XmlKeys>()] });
     Form::written("word, or mapping", schema, |section, key| {
         let node = section.node(key)?;
-        let choices = "it can be one of `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`";
+        let choices = "known parsers: `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`";
         match &node.value {
             Value::String(word) => match word.as_str() {
                 "plain" => Some(ParserConfig::Plain),
@@ -316,7 +317,7 @@ pub(super) fn parser() -> Form<ParserConfig> {
                         Some(name) => format!("did you mean `{name}`? {choices}"),
                         None => choices.to_owned(),
                     };
-                    section.invalid_with_hint(key, format!("there is no parser {}", quoted(other)), hint);
+                    section.invalid_with_hint(key, format!("unknown parser {}", quoted(other)), hint);
                     None
                 }
             },
@@ -343,14 +344,14 @@ fn xml(section: &Section<'_>) -> Option<ParserConfig> {
     let names = || fields.iter().flatten().map(String::as_str);
     if !fields.is_empty() && !names().any(|name| name == answer_field) {
         let listed: Vec<String> = names().map(quoted).collect();
-        let message = format!("the answer is looked for in {}, which is not a field", quoted(&answer_field));
+        let message = format!("the answer field {} is not a field", quoted(&answer_field));
         let hint = format!("write `answer_field:` with one of {}", listed.join(", "));
         let key = if section.node("answer_field").is_some() { "answer_field" } else { "xml" };
         section.invalid_with_hint(key, message, hint);
     }
     let mut seen = HashSet::new();
     if let Some(twice) = names().find(|name| !seen.insert(*name)) {
-        let message = format!("the tag {} is given twice", quoted(twice));
+        let message = format!("duplicate tag {}", quoted(twice));
         section.invalid_with_hint("xml", message, "each name belongs to one field");
     }
     Some(ParserConfig::Xml { answer_field, fields })
@@ -370,7 +371,7 @@ fn tag(section: &Section<'_>, node: &Node) -> Option<String> {
     match &node.value {
         Value::String(name) if !name.is_empty() && name.chars().all(fits) => Some(name.clone()),
         Value::String(name) => {
-            let message = format!("{} cannot be a tag", quoted(name));
+            let message = format!("invalid tag {}", quoted(name));
             section.reader.error_with_hint(
                 node.span,
                 Code::InvalidValue,

@@ -26,10 +26,10 @@ pub struct StopConfig {
     pub when: StopWhen,
 }
 
-/// When a stop condition is met. It is asked after each response of the model.
+/// When a stop condition is met. It is checked after each response of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopWhen {
-    /// The model's last message has this text in it.
+    /// The model's last message contains this text.
     Contains(String),
     /// This regular expression matches a part of the model's last message.
     Matches(String),
@@ -39,7 +39,7 @@ pub enum StopWhen {
     Python {
         /// The function, in a file below the directory of the interaction.
         function: PythonFunction,
-        /// How long a call may take.
+        /// The timeout of a call.
         timeout: Duration,
     },
 }
@@ -47,32 +47,32 @@ pub enum StopWhen {
 rollout_settings::settings! {
     /// A condition that ends a rollout.
     pub(super) struct StopKeys {
-        /// The `stop_condition` of a rollout that it ends; its kind, or the function, when absent.
+        /// The `stop_condition` of a rollout that it ends; its kind, or the name of the function, when absent.
         name: Option<String> = filled().optional(),
-        /// A text in the model's last message.
+        /// A text that the model's last message contains.
         contains: Option<String> = filled().optional(),
         /// A regular expression that matches a part of the model's last message.
         ///
-        /// It is written as Rust's crate `regex` reads it: without look-around and back-references. `(?i)` at its start
+        /// The syntax is that of Rust's crate `regex`: without look-around and back-references. `(?i)` at the start
         /// ignores case.
         matches: Option<String> = filled().kind("regular expression").optional(),
         /// A tool that the model calls.
         ///
-        /// The rollout is over before the tool runs.
+        /// The rollout ends before the tool runs.
         called: Option<String> = filled().kind("name of a tool").optional(),
         /// A Python function that returns a boolean, as `file.py:function`.
         ///
-        /// It gets what it has parameters for: `messages`, which is all that was said so far, and what functions of a
-        /// [rubric](scoring.md#python-functions) get.
+        /// It gets the arguments that its parameters name: `messages`, all messages so far, and those of functions of a
+        /// [rubric](scoring.md#python-functions).
         python: Option<String> = function_name().optional(),
-        /// Seconds that a call of the function may take.
+        /// The timeout of a call of the function, in seconds.
         timeout as "timeout_sec": Duration = seconds().default(PythonWorker::TIMEOUT),
     }
 }
 
 const KINDS: [&str; 4] = ["contains", "matches", "called", "python"];
 
-/// The conditions that rollouts have anyway.
+/// The conditions that every rollout has.
 const TAKEN: [&str; 9] = [
     "has_error",
     "has_final_env_response",
@@ -85,7 +85,7 @@ const TAKEN: [&str; 9] = [
     "timeout_reached",
 ];
 
-/// What can go wrong with a tool: the kinds of errors, and the names of failures of tools that are not Python's.
+/// The errors of tools: the kinds of errors, and the names of failures of tools other than Python functions.
 const TOOL_ERRORS: [&str; 18] = [
     "Error",
     "ToolError",
@@ -123,8 +123,8 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<StopConfig> {
         let name = name.unwrap_or(default);
         let span = entry.value_span("name");
         if TAKEN.contains(&name.as_str()) {
-            let message = format!("{} cannot be the name of a stop condition", quoted(&name));
-            let hint = "every rollout has a condition of that name";
+            let message = format!("invalid name of a stop condition: {}", quoted(&name));
+            let hint = "every rollout already has a condition of that name";
             entry.reader.error_with_hint(span, Code::InvalidName, message, hint);
         }
         if let Some(first) = seen.insert(name.clone(), span) {
@@ -136,12 +136,12 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<StopConfig> {
     stops
 }
 
-/// When a condition is met, and what it is named unless it says so.
+/// When a condition is met, and its default name.
 fn when(entry: &Section<'_>, keys: StopKeys) -> Option<(String, StopWhen)> {
-    let hint = "a condition has a `contains:`, a `matches:`, a `called:` or a `python:` function";
+    let hint = "a condition needs a `contains:`, a `matches:`, a `called:` or a `python:` function";
     let kind = entry.one_of(&KINDS, hint)?;
     if kind != "python" {
-        entry.refuse(&["timeout_sec"], kind, |key| format!("leave `{key}` out"));
+        entry.refuse(&["timeout_sec"], kind, |key| format!("remove `{key}`"));
     }
     let StopKeys { contains, matches, called, python, timeout, .. } = keys;
     let when = match kind {
@@ -149,7 +149,7 @@ fn when(entry: &Section<'_>, keys: StopKeys) -> Option<(String, StopWhen)> {
         "matches" => {
             let pattern = matches?;
             if let Err(error) = Stop::matches(kind, &pattern) {
-                let hint = "write one as in `matches: 'ANSWER: \\d+'`; `contains:` takes a text as it is";
+                let hint = "write one like `matches: 'ANSWER: \\d+'`; for plain text, use `contains:`";
                 entry.invalid_with_hint(kind, error.to_string(), hint);
             }
             StopWhen::Matches(pattern)
@@ -163,9 +163,9 @@ fn when(entry: &Section<'_>, keys: StopKeys) -> Option<(String, StopWhen)> {
     Some((kind.to_owned(), when))
 }
 
-/// Notes conditions on tools that the interaction does not have, and errors that its tools do not have.
+/// Reports conditions on unknown tools, and unknown errors of tools.
 pub(super) fn check(section: &Section<'_>, tools: &[ToolConfig]) {
-    // What an MCP server has is known when it runs; of a tool that cannot be read nothing is known.
+    // The tools of an MCP server are known only when it runs. A tool that could not be read is unknown too.
     let listed = section.node("tools").map_or(0, |node| node.items().len());
     let all_known = tools.len() == listed && !tools.iter().any(|tool| matches!(tool, ToolConfig::Mcp(_)));
     let names = tools::names(tools);
@@ -174,17 +174,17 @@ pub(super) fn check(section: &Section<'_>, tools: &[ToolConfig]) {
         if let (Value::String(name), true) = (&called.value, all_known)
             && !names.contains(&name.as_str())
         {
-            let message = format!("there is no tool {}", quoted(name));
+            let message = format!("unknown tool {}", quoted(name));
             let listed: Vec<String> = names.iter().map(|name| quoted(name)).collect();
             let hint = match nearest(name, &names) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None if names.is_empty() => "the interaction has no tools".to_owned(),
-                None => format!("there are {}", listed.join(", ")),
+                None => format!("known tools: {}", listed.join(", ")),
             };
             section.reader.error_with_hint(called.span, Code::InvalidValue, message, hint);
         }
     }
-    // An exception of Python can have any name.
+    // A Python exception can have any name.
     let any_name = tools.len() != listed || tools.iter().any(|tool| matches!(tool, ToolConfig::Python(_)));
     for node in section.node("stop_errors").map(Node::items).unwrap_or_default() {
         let Value::String(name) = &node.value else { continue };
@@ -192,12 +192,12 @@ pub(super) fn check(section: &Section<'_>, tools: &[ToolConfig]) {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let known = name.is_empty() || TOOL_ERRORS.contains(&name.as_str()) || any_name && fits;
         if !known {
-            let message = format!("no tool of this interaction has an error {}", quoted(name));
+            let message = format!("unknown error of a tool: {}", quoted(name));
             let hint = match nearest(name, &TOOL_ERRORS) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => {
                     format!(
-                        "there are {}, and classes of exceptions with a `python:` tool",
+                        "known errors: {}, and exception classes with a `python:` tool",
                         TOOL_ERRORS.join(", ")
                     )
                 }

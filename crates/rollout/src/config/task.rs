@@ -15,10 +15,10 @@ use rollout_settings::{
     toml_file,
 };
 
-/// The largest task.toml that is read.
+/// The maximum size of a task.toml.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What an environment has unless its task says otherwise.
+/// The default memory and storage of an environment.
 pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
 const STORAGE: Bytes = Bytes(10_000_000_000);
 
@@ -27,22 +27,22 @@ const STORAGE: Bytes = Bytes(10_000_000_000);
 pub struct TaskConfig {
     /// The version of the format; `1.0` when absent.
     pub version: String,
-    /// Where the task came from, as its author says.
+    /// The origin of the task, as its author describes it.
     pub source: Option<String>,
-    /// Whatever the author wrote under `[metadata]`.
+    /// The author's data under `[metadata]`.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Seconds that test.sh may take.
     pub verifier_timeout_sec: f64,
-    /// Variables for test.sh, as written: `${VAR}` is expanded when a job is planned, so that a task
-    /// can be loaded and validated where the variables are not set.
+    /// Variables for test.sh, as written: `${VAR}` is expanded when a job is planned, so that a task can be loaded and
+    /// validated even if the variables are not set.
     pub verifier_env: Vec<(String, String)>,
-    /// Where test.sh runs, if the task says so.
+    /// Where test.sh runs, if the task sets it.
     pub verifier_environment: Option<VerifierEnvironment>,
     /// The image that test.sh runs in.
     pub verifier_image: Option<String>,
-    /// The name by which test.sh reaches the agent's environment.
+    /// The hostname of the agent's environment for test.sh.
     pub verifier_agent_hostname: Option<String>,
-    /// What the agent leaves for tests in an environment of their own.
+    /// Files that the agent leaves for tests in a separate environment.
     pub artifacts: Vec<String>,
     /// Seconds that installing the agent may take.
     pub agent_install_timeout_sec: f64,
@@ -58,7 +58,7 @@ pub struct TaskConfig {
     pub memory: Bytes,
     /// Storage of the environment.
     pub storage: Bytes,
-    /// Keys that Rollout does not know, by their dotted path.
+    /// Unknown keys, by their dotted path.
     pub unknown: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -67,18 +67,18 @@ rollout_settings::settings! {
     pub(super) struct TaskKeys {
         /// The version of the task format.
         ///
-        /// `schema_version` is read in its place. Anything but 1 or 1.x gives a warning, and is read as 1.0.
+        /// `schema_version` is another name for it. Anything but 1 or 1.x gives a warning, and is read as 1.0.
         version: String = number_or_text()
             .alias("schema_version", "Another spelling of `version`.", number_or_text().shown_default("1.0"))
             .read_by(|root, _| version(root))
             .kind("string or number")
             .default("1.0".to_owned()),
-        /// Where the task came from.
+        /// The origin of the task.
         source: Option<String> = text().optional(),
-        /// Whatever the author wants to say.
+        /// Any data of the author.
         metadata: Map<String, Json> = mapping()
             .read_by(|section, key| Some(section.mapping(key)?.entries.iter().map(plain_entry).collect())),
-        /// Files and directories that the agent leaves for tests in an environment of their own.
+        /// Files and directories that the agent leaves for tests in a separate environment.
         ///
         /// Absolute paths; `/logs/artifacts` is always one of them.
         artifacts: Vec<String> = artifacts(),
@@ -98,15 +98,15 @@ rollout_settings::settings! {
         timeout_sec: f64 = timeout().default(600.0),
         /// Where test.sh runs.
         ///
-        /// `shared`: where the agent worked. `separate`: in a fresh environment, with the artifacts copied in. A job may
-        /// decide otherwise.
+        /// `shared`: in the agent's environment. `separate`: in a fresh environment, with the artifacts copied in. A
+        /// job may override it.
         environment_mode: Option<VerifierEnvironment> =
             word(&VERIFIER_ENVIRONMENTS).optional().unset("`separate` where an image is given, else `shared`"),
-        /// The image that test.sh runs in, in an environment of its own.
+        /// The image of a separate environment for test.sh.
         image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional().unset("the task's"),
-        /// The name by which test.sh reaches the agent's environment over the network.
+        /// The hostname of the agent's environment for test.sh.
         ///
-        /// Only for an environment of its own; the agent's processes then stay.
+        /// Only for a separate environment; the agent's processes keep running.
         agent_hostname: Option<String> = text().check(|name, section, key| check_hostname(name, section, key)).optional(),
         /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
         ///
@@ -122,7 +122,7 @@ rollout_settings::settings! {
         install_timeout_sec: f64 = timeout().default(300.0),
         /// Seconds that the agent may take.
         ///
-        /// For the oracle, that its solution may take.
+        /// For the oracle, the timeout of the solution.
         timeout_sec: f64 = timeout().default(600.0),
     }
 }
@@ -132,7 +132,7 @@ rollout_settings::settings! {
     pub(super) struct TaskEnvironment {
         /// Seconds that building the image may take.
         ///
-        /// Waiting is included.
+        /// Waiting time is included.
         build_timeout_sec: f64 = timeout().default(600.0),
         /// A prebuilt image, used instead of environment/Dockerfile.
         docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional(),
@@ -152,13 +152,13 @@ pub fn task_schema() -> Json {
     schema
 }
 
-/// Reads the text of a task.toml, whose path is for messages only.
+/// Reads the text of a task.toml. The path is only for messages.
 ///
-/// Keys without a meaning here are kept; those that mean something to other tools give warnings.
+/// Unknown keys are kept; those that are known to other tools give warnings.
 pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diagnostic>), Problems> {
     let file = path.display().to_string();
     if text.len() > MAX_BYTES {
-        let message = format!("the file has {} bytes, more than the {MAX_BYTES} that are read", text.len());
+        let message = format!("the file has {} bytes; the limit is {MAX_BYTES}", text.len());
         return Err(Problems::new(vec![Diagnostic::about_file(file, Code::Unreadable, message)]));
     }
     let mut sources = SourceFiles::default();
@@ -166,7 +166,7 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
     let tree = toml_file::parse(text, source).map_err(|errors| {
         let error = |error: toml_file::TomlError| {
             let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-            let message = format!("this is not TOML: {}", error.message);
+            let message = format!("invalid TOML: {}", error.message);
             let problem = Diagnostic::error(&sources, span, Code::Syntax, message);
             match error.first {
                 Some(first) => problem.related(&sources, first, "first written here"),
@@ -178,7 +178,7 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
     let reader = Reader::new(&sources, "", &|_| None);
     let config = read(&reader, &tree);
     let (mut found, failed) = reader.finish();
-    // Whoever shows one line of them shows what the task fails of.
+    // Errors come first, because some callers show only the first line.
     found.sort_by_key(|found| found.severity != Severity::Error);
     match config {
         Some(config) if !failed => Ok((config, found)),
@@ -218,13 +218,13 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
     })
 }
 
-/// Keeps keys that are not declared, and warns of those that may matter.
+/// Keeps unknown keys, and warns about those that may matter.
 fn note_unknown(section: &Section<'_>, keys: &[Key], unknown: &mut Map<String, Json>) {
     let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
     for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
         let path = section.at(&entry.key);
         warn_of_changed_meaning(section.reader, &path, entry.key_span, &entry.node);
-        warn_of_slip(section, entry, &keys);
+        warn_of_typo(section, entry, &keys);
         unknown.insert(path, plain_json(&entry.node));
     }
 }
@@ -233,7 +233,7 @@ fn version(root: &Section<'_>) -> Option<String> {
     let key = if root.node("version").is_some() { "version" } else { "schema_version" };
     let version = root.text(key)?;
     if version != "1" && !version.starts_with("1.") {
-        let message = format!("version {} of the task format is not known here", quoted(&version));
+        let message = format!("unknown version {} of the task format", quoted(&version));
         root.reader.report(
             Diagnostic::warning(root.reader.sources, root.value_span(key), Code::Unsupported, message)
                 .hint("the task is read as version 1.0"),
@@ -258,7 +258,7 @@ fn artifacts() -> Form<Vec<String>> {
         let Value::List(items) = &section.node(key)?.value else {
             section.invalid_with_hint(
                 key,
-                "`artifacts` is no list",
+                "`artifacts` must be a list",
                 "write `artifacts = [\"/app/result.txt\"]`",
             );
             return None;
@@ -276,8 +276,7 @@ fn artifacts() -> Form<Vec<String>> {
                     check_absolute(path, section, key);
                     paths.push(path.clone());
                 }
-                _ => section
-                    .invalid(key, "an entry of `artifacts` is neither a path nor a table with `source`"),
+                _ => section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`"),
             }
         }
         Some(paths)
@@ -318,32 +317,32 @@ fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<B
     exact.or(mebibytes)
 }
 
-/// What other tools do with a key, for those keys that a task may depend on.
+/// The effect of keys that other tools support and a task may depend on.
 const CHANGED_MEANING: [(&str, &str); 26] = [
-    ("steps", "its steps are not attempted, only the task's own instruction.md"),
+    ("steps", "only the task's own instruction.md is attempted, not its steps"),
     ("multi_step_reward_strategy", "rewards of several steps are not combined"),
-    ("environment.gpus", "no GPU is given to the environment"),
-    ("environment.gpu_types", "no GPU is given to the environment"),
-    ("environment.tpu", "no TPU is given to the environment"),
-    ("environment.os", "only Linux environments exist"),
+    ("environment.gpus", "the environment gets no GPU"),
+    ("environment.gpu_types", "the environment gets no GPU"),
+    ("environment.tpu", "the environment gets no TPU"),
+    ("environment.os", "only Linux environments are supported"),
     ("environment.healthcheck", "the agent starts without waiting for a health check"),
-    ("environment.network_mode", "the network is the provider's, whatever the task asks for"),
-    ("environment.allowed_hosts", "the network is the provider's, whatever the task asks for"),
-    ("environment.allow_internet", "the network is the provider's, whatever the task asks for"),
-    ("environment.mcp_servers", "no MCP server is offered to the agent"),
-    ("environment.skills_dir", "no skills are offered to the agent"),
+    ("environment.network_mode", "the provider decides about the network"),
+    ("environment.allowed_hosts", "the provider decides about the network"),
+    ("environment.allow_internet", "the provider decides about the network"),
+    ("environment.mcp_servers", "the agent gets no MCP servers"),
+    ("environment.skills_dir", "the agent gets no skills"),
     ("environment.env", "these variables are not set in the environment"),
     ("environment.workdir", "the working directory is the image's"),
     ("environment.docker_compose", "only a single container is started"),
     ("environment.extra_docker_compose", "only a single container is started"),
     ("agent.user", "the agent runs as the image's user"),
-    ("agent.network_mode", "the network is the provider's, whatever the task asks for"),
-    ("agent.allowed_hosts", "the network is the provider's, whatever the task asks for"),
+    ("agent.network_mode", "the provider decides about the network"),
+    ("agent.allowed_hosts", "the provider decides about the network"),
     ("verifier.user", "the tests run as the image's user"),
-    ("verifier.environment", "the tests run where the agent worked"),
+    ("verifier.environment", "the tests run in the agent's environment"),
     ("verifier.collect", "only /logs is collected"),
-    ("verifier.network_mode", "the network is the provider's, whatever the task asks for"),
-    ("verifier.allowed_hosts", "the network is the provider's, whatever the task asks for"),
+    ("verifier.network_mode", "the provider decides about the network"),
+    ("verifier.allowed_hosts", "the provider decides about the network"),
     ("solution.env", "the solution runs without these variables"),
     ("solution.user", "the solution runs as the image's user"),
 ];
@@ -370,9 +369,9 @@ fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node
     ));
 }
 
-/// Warns of an unknown key that is almost a known one: unknown keys are kept and ignored, so a slip of the pen
-/// would silently give the default.
-fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
+/// Warns about an unknown key that is similar to a known one: unknown keys are kept and ignored, so a typo would
+/// silently give the default.
+fn warn_of_typo(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
     let path = section.at(&entry.key);
     let Some(meant) = meant(section, &entry.key, keys) else { return };
     if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
@@ -385,9 +384,9 @@ fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
     );
 }
 
-/// The key that an unknown one was likely meant to be, if it is not there as well.
+/// The known key that an unknown one is most similar to, if it is not present as well.
 fn meant(section: &Section<'_>, key: &str, keys: &[&str]) -> Option<String> {
-    // A unit that is missing or written out is no slip of a few letters: `timeout`, `timeout_seconds`.
+    // A missing or written-out unit differs by more than a few letters: `timeout`, `timeout_seconds`.
     let stem =
         ["_seconds", "_secs", "_second", "_s"].iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
     let longer = |known: &&&str| known.strip_prefix(stem).is_some_and(|rest| rest.starts_with('_'));
@@ -410,7 +409,7 @@ fn meant(section: &Section<'_>, key: &str, keys: &[&str]) -> Option<String> {
     sections.iter().find_map(of_section)
 }
 
-/// Whether a value says what is the case anyway.
+/// Whether a value is the same as the default behaviour.
 fn asks_for_nothing(path: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,

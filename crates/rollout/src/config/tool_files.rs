@@ -1,4 +1,4 @@
-//! The files that a benchmark gives to its tools: which parameters name them, and where relative paths begin.
+//! The files that a benchmark passes to its tools: which parameters name them, and the base of relative paths.
 
 use std::path::Path;
 
@@ -28,13 +28,13 @@ pub(crate) fn each_path(params: &mut Map<String, Value>, change: &mut dyn FnMut(
     }
 }
 
-/// Makes relative paths absolute that lead to something beside a file. Others are for the tool server to find.
+/// Makes relative paths absolute if they exist next to a file. The tool server resolves the others.
 pub(crate) fn resolve(params: &mut Map<String, Value>, beside: &Path) {
     each_path(params, &mut |path| {
         let found = beside.join(&*path);
         if Path::new(path).is_relative() && !path.is_empty() && found.exists() {
             let found = std::path::absolute(&found).unwrap_or(found);
-            // A path that is no text cannot be sent.
+            // A path that is not text cannot be sent.
             if let Some(text) = found.to_str() {
                 *path = text.to_owned();
             }

@@ -15,16 +15,16 @@ use rollout_settings::{
     record, tree,
 };
 
-/// What a model may call.
+/// A tool of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolConfig {
-    /// A command of this machine.
+    /// A command on this machine.
     Command(CommandToolConfig),
     /// The tools of an MCP server.
     Mcp(McpConfig),
     /// A Python function.
     Python(PythonToolConfig),
-    /// Tools that work in a container; never empty, and no tool twice.
+    /// Tools inside a container; never empty, without duplicates.
     Container(Vec<ContainerTool>),
 }
 
@@ -33,34 +33,34 @@ pub enum ToolConfig {
 pub struct PythonToolConfig {
     /// The function, in a file below the directory of the interaction.
     pub function: PythonFunction,
-    /// The model's name for it; that of the function when absent.
+    /// Its name for the model; that of the function when absent.
     pub name: Option<String>,
-    /// What it does, for the model; what the function's documentation says when absent.
+    /// Its description for the model; the documentation of the function when absent.
     pub description: Option<String>,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// Arguments that the model does not see, each with where the rollout has it.
+    /// Arguments that are hidden from the model, each with its path in the rollout.
     pub hidden: IndexMap<String, String>,
 }
 
 /// A command that gets the arguments of a call as JSON, and whose output is the result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommandToolConfig {
-    /// The model's name for it.
+    /// Its name for the model.
     pub name: String,
-    /// What it does, for the model.
+    /// Its description for the model.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Map<String, Value>,
     /// The program and its arguments; never empty.
     pub command: Vec<String>,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// Arguments that the model does not see, each with where the rollout has it.
+    /// Arguments that are hidden from the model, each with its path in the rollout.
     pub hidden: IndexMap<String, String>,
 }
 
-/// How an MCP server is reached.
+/// How to reach an MCP server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum McpConfig {
     /// A process that is started.
@@ -70,7 +70,7 @@ pub enum McpConfig {
         /// Variables of the process.
         env: Env,
     },
-    /// A server that is there.
+    /// A running server.
     Url {
         /// Its `http` or `https` URL.
         url: EnvValue,
@@ -80,44 +80,44 @@ pub enum McpConfig {
 }
 
 rollout_settings::settings! {
-    /// A command of this machine, the tools of an MCP server, or tools that work in a container.
+    /// A command on this machine, the tools of an MCP server, or tools inside a container.
     pub(super) struct ToolKeys {
-        /// A program and its arguments. It gets the arguments of a call as JSON on its standard input, and what it prints is
+        /// A program and its arguments. It gets the arguments of a call as JSON on its standard input. Its output is
         /// the result.
         ///
-        /// There is no shell in between.
+        /// It is started without a shell.
         command: Option<Vec<String>> = command().optional(),
-        /// The model's name for it.
+        /// Its name for the model.
         name: Option<String> = filled()
             .refine(|schema| schema["pattern"] = json!("^[A-Za-z0-9_-]{1,64}$"))
             .kind("name")
             .optional(),
-        /// What it does, for the model.
+        /// Its description for the model.
         description: Option<String> = filled().optional(),
         /// The JSON Schema of its arguments.
         parameters: Map<String, Value> = mapping()
             .check(|_, section, key| check_parameters(section, key))
             .or_with(|| Map::from_iter([("type".to_owned(), json!("object")), ("properties".to_owned(), json!({}))])),
-        /// Seconds that a call may take.
+        /// The timeout of a call, in seconds.
         timeout as "timeout_sec": Duration = seconds().default(Duration::from_secs(60)),
         /// A Python function, as `file.py:function`.
         ///
-        /// The model knows it by its signature and its docstring; `name` and `description` take their place. It is called in
-        /// the one process of the job's functions.
+        /// The model gets its signature and its docstring; `name` and `description` replace them. It is called in the
+        /// process of all Python functions of the job.
         python: Option<String> = function_name().optional(),
-        /// Arguments that the model does not see, each with where it is found in the rollout.
+        /// Arguments that are hidden from the model, each with its path in the rollout.
         ///
-        /// Such as `hidden: {database: info.database, session: trajectory_id}`: `info`, `answer`, `example_id`, a column of the
-        /// dataset or a field of the state, and perhaps keys inside of it.
+        /// Such as `hidden: {database: info.database, session: trajectory_id}`: `info`, `answer`, `example_id`, a
+        /// column of the dataset or a field of the state, optionally followed by keys.
         hidden: IndexMap<String, String> = hidden(),
-        /// An MCP server, with all of its tools.
+        /// An MCP server, with all its tools.
         ///
-        /// A server of the Model Context Protocol: `command` (a list) and perhaps `env`, or `url` and perhaps `headers`. It is
-        /// started once for the whole job.
+        /// A server of the Model Context Protocol: `command` (a list) and optionally `env`, or `url` and optionally
+        /// `headers`. It is started once for the whole job.
         mcp: Option<McpKeys> = some_section::<McpKeys>()
             .refine(|schema| one_of(&["command", "url"], schema))
             .optional(),
-        /// Tools that work in the container of the rollout.
+        /// Tools inside the container of the rollout.
         container: Vec<(ContainerTool, Span)> = container_tools(),
     }
 }
@@ -125,11 +125,11 @@ rollout_settings::settings! {
 rollout_settings::settings! {
     /// An MCP server.
     pub(super) struct McpKeys {
-        /// The program that is the server, and its arguments.
+        /// The program of the server, and its arguments.
         command: Option<Vec<String>> = command().optional(),
         /// Variables of that program. `${VAR}` is expanded.
         env: Env = env(),
-        /// Where the server answers. `${VAR}` is expanded.
+        /// The URL of the server. `${VAR}` is expanded.
         url: Option<String> = path()
             .kind("URL")
             .read_by(|section, key| section.url(key, section.node(key)?, "such as `http://127.0.0.1:8000/v1`"))
@@ -146,7 +146,7 @@ const CONTAINER_TOOLS: [(&str, ContainerTool); 4] = [
     ("apply_patch", ContainerTool::ApplyPatch),
 ];
 
-/// What servers take as the name of a tool.
+/// The longest tool name that model servers accept.
 const MAX_NAME: usize = 64;
 
 pub(super) fn schema() -> Value {
@@ -163,7 +163,7 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<ToolConfig> {
 }
 
 fn tool(entry: &Section<'_>, keys: ToolKeys, names: &mut HashMap<String, Span>) -> Option<ToolConfig> {
-    let hint = "a tool has a `command:`, a `python:` function, an `mcp:` server, or is of a `container:`";
+    let hint = "a tool needs a `command:`, a `python:` function, an `mcp:` server, or a `container:`";
     let kind = entry.one_of(&["command", "python", "mcp", "container"], hint)?;
     let foreign: &[&str] = match kind {
         "command" => &[],
@@ -192,8 +192,8 @@ fn command_tool(
     names: &mut HashMap<String, Span>,
 ) -> Option<CommandToolConfig> {
     for (key, hint) in [
-        ("name", "write what the model calls it by, such as `name: add`"),
-        ("description", "write what it does, so that the model knows when to call it"),
+        ("name", "write its name for the model, such as `name: add`"),
+        ("description", "write what it does, so that the model can decide when to call it"),
     ] {
         if entry.entry(key).is_none() {
             entry.missing(key, hint);
@@ -229,26 +229,26 @@ fn check_name(entry: &Section<'_>, name: Option<&str>, names: &mut HashMap<Strin
     let Some(name) = name else { return };
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.len() > MAX_NAME || !name.bytes().all(fits) {
-        let message = format!("{} cannot be the name of a tool", quoted(name));
+        let message = format!("invalid name of a tool: {}", quoted(name));
         let hint = format!("write at most {MAX_NAME} letters, digits, `_` and `-`");
         entry.reader.error_with_hint(entry.value_span("name"), Code::InvalidName, message, hint);
     }
     once(entry, name, entry.value_span("name"), names);
 }
 
-/// Where the rollout has the arguments that the model does not see.
+/// Arguments that are hidden from the model, with their paths in the rollout.
 fn hidden() -> Form<IndexMap<String, String>> {
     let schema = || json!({ "type": "object", "additionalProperties": { "type": "string", "minLength": 1 } });
-    Form::written("mapping of arguments to places in the rollout", schema, |section, key| {
+    Form::written("mapping of arguments to paths in the rollout", schema, |section, key| {
         let tree::Value::Map(entries) = &section.node(key)?.value else {
             section.reader.wrong_type(section.node(key)?, key, "a mapping");
             return None;
         };
-        let hint = "write where the rollout has it, such as `info.database` or `trajectory_id`";
+        let hint = "write its path in the rollout, such as `info.database` or `trajectory_id`";
         let read = entries.iter().filter_map(|entry| match &entry.node.value {
             tree::Value::String(place) if !place.is_empty() => Some((entry.key.clone(), place.clone())),
             _ => {
-                let message = format!("`{}` must say where {} is found", section.at(key), quoted(&entry.key));
+                let message = format!("`{}` must have a path for {}", section.at(key), quoted(&entry.key));
                 section.reader.error_with_hint(entry.node.span, Code::WrongType, message, hint);
                 None
             }
@@ -268,14 +268,14 @@ fn check_parameters(section: &Section<'_>, key: &str) {
 }
 
 fn mcp(section: &Section<'_>, keys: McpKeys) -> Option<McpConfig> {
-    let hint = "an MCP server has a `command:` that starts it, or a `url:`";
+    let hint = "an MCP server needs a `command:` that starts it, or a `url:`";
     let kind = section.one_of(&["command", "url"], hint)?;
     section.exclude(kind, if kind == "command" { "headers" } else { "env" });
     if kind == "command" {
         return Some(McpConfig::Command { command: keys.command?, env: keys.env });
     }
     let url = keys.url?;
-    // A query may hold a key.
+    // A query may contain a key.
     let secret = section.reader.hides(&url);
     Some(McpConfig::Url { url: EnvValue { value: url, secret }, headers: keys.headers })
 }
@@ -287,7 +287,7 @@ fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
     };
     Form::written("list of `bash`, `read_file`, `write_file`, `apply_patch`", schema, |section, key| {
         let all: Vec<String> = CONTAINER_TOOLS.iter().map(|(name, _)| format!("`{name}`")).collect();
-        let hint = format!("it can be any of {}", all.join(", "));
+        let hint = format!("known tools: {}", all.join(", "));
         let mut tools = Vec::new();
         for Node { value, span } in section.filled_list(key, &hint)? {
             let tree::Value::String(name) = value else {
@@ -298,7 +298,7 @@ fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
             match CONTAINER_TOOLS.iter().find(|(known, _)| known == name) {
                 Some((_, tool)) => tools.push((*tool, *span)),
                 None => {
-                    let message = format!("there is no tool {} for containers", quoted(name));
+                    let message = format!("unknown tool {} for containers", quoted(name));
                     section.reader.error_with_hint(*span, Code::InvalidValue, message, &hint);
                 }
             }
@@ -308,7 +308,7 @@ fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
     .or_empty()
 }
 
-/// The names of tools, as far as they are known before any server or interpreter runs.
+/// The names of tools, as far as they are known before a server or interpreter runs.
 pub(super) fn names(tools: &[ToolConfig]) -> Vec<&str> {
     let of_container =
         |tool: &ContainerTool| CONTAINER_TOOLS.iter().find(|(_, known)| known == tool).map(|(name, _)| *name);
@@ -327,20 +327,14 @@ pub(super) fn names(tools: &[ToolConfig]) -> Vec<&str> {
     names
 }
 
-/// Notes a second tool of one name.
+/// Reports a second tool with the same name.
 fn once(section: &Section<'_>, name: &str, span: Span, names: &mut HashMap<String, Span>) {
     if let Some(first) = names.insert(name.to_owned(), span) {
-        section.same_name(
-            "tools",
-            name,
-            span,
-            first,
-            "a model calls tools by their names, so each has its own",
-        );
+        section.same_name("tools", name, span, first, "a model calls tools by name, so each needs its own");
     }
 }
 
-/// A tool as config.json keeps it.
+/// A tool in the form of config.json.
 pub(super) fn record(written: Written<'_>) -> Value {
     let mut tool = written.plain();
     let mcp = written.key("mcp");

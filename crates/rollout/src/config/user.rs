@@ -1,4 +1,4 @@
-//! The `user` of an interaction: the other side of its conversation.
+//! The `user` of an interaction: a simulated user that replies to the model.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use rollout_settings::{
     forms::{command, filled, seconds, some_section},
 };
 
-/// The other side of a conversation.
+/// A simulated user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserConfig {
-    /// What plays it.
+    /// What simulates it.
     pub played_by: UserKind,
-    /// What ends the conversation where it is in a message of the user.
+    /// A text that ends the conversation if a message of the user contains it.
     pub end: String,
 }
 
-/// What plays the user.
+/// What simulates the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UserKind {
-    /// A command of this machine.
+    /// A command on this machine.
     Command {
         /// The program and its arguments; never empty.
         command: Vec<String>,
-        /// How long a message may take.
+        /// The timeout of a message.
         timeout: Duration,
     },
     /// A Python function.
     Python {
         /// The function, in a file below the directory of the interaction.
         function: PythonFunction,
-        /// How long a message may take.
+        /// The timeout of a message.
         timeout: Duration,
     },
     /// A second model.
@@ -51,31 +51,31 @@ pub enum UserKind {
 }
 
 rollout_settings::settings! {
-    /// What plays the user of a conversation.
+    /// A simulated user of a conversation.
     pub(super) struct UserKeys {
         /// A program and its arguments. It gets the rollout as JSON on its standard input, and prints the next message.
         ///
-        /// `messages` is all that was said so far; the rest is what commands of a [rubric](#rubric) get. There is no shell
-        /// in between.
+        /// `messages` has all messages so far; the rest is the same as for commands of a [rubric](#rubric). It is
+        /// started without a shell.
         command: Option<Vec<String>> = command().optional(),
         /// A Python function that returns the next message, as `file.py:function`.
         ///
-        /// It gets what it has parameters for: `messages`, which is all that was said so far, and what functions of a
-        /// [rubric](scoring.md#python-functions) get. `None` ends the conversation.
+        /// It gets the arguments that its parameters name: `messages`, all messages so far, and those of functions of a
+        /// [rubric](scoring.md#python-functions). `None` ends the conversation.
         python: Option<String> = function_name().optional(),
-        /// A model that plays the user, as the `model` of an agent is written.
+        /// A model that simulates the user, written like the `model` of an agent.
         ///
         /// It sees the conversation with the roles exchanged, and not the system prompt.
         model: Option<ModelConfig> = some_section::<ModelConfig>().optional(),
-        /// The instructions of that model. `{question}`, `{answer}` and `{info.KEY}` are filled in.
+        /// The prompt of that model. `{question}`, `{answer}` and `{info.KEY}` are replaced.
         ///
         /// A sentence that names the `end` mark is added.
         prompt: Option<String> = filled().optional(),
         /// A text in a message of the user that ends the conversation.
         ///
-        /// What comes before it is the last message. An empty message ends the conversation too.
+        /// The text before it is the last message. An empty message also ends the conversation.
         end: String = filled().default(SimulatedUser::END.to_owned()),
-        /// Seconds that the command or a call of the function may take.
+        /// The timeout of the command or of a call of the function, in seconds.
         timeout as "timeout_sec": Duration = seconds().default(PythonWorker::TIMEOUT),
     }
 }
@@ -93,23 +93,20 @@ pub(super) fn form() -> Form<UserConfig> {
 
 fn user(section: &Section<'_>) -> Option<UserConfig> {
     let keys = UserKeys::read(section)?;
-    let hint = "a user is a `command:`, a `python:` function, or a `model:` with a `prompt:`";
+    let hint = "a user needs a `command:`, a `python:` function, or a `model:` with a `prompt:`";
     let kind = section.one_of(&KINDS, hint)?;
     let UserKeys { command, python, model, prompt, end, timeout } = keys;
     let foreign = if kind == "model" { "timeout_sec" } else { "prompt" };
     section.refuse(&[foreign], kind, |key| match key {
         "prompt" => "only a `model:` has a prompt".to_owned(),
-        _ => "write it inside of `model:`".to_owned(),
+        _ => "write it inside `model:`".to_owned(),
     });
     let played_by = match kind {
         "command" => UserKind::Command { command: command?, timeout },
         "python" => UserKind::Python { function: function(section, python.as_deref()?)?, timeout },
         _ => {
             if section.entry("prompt").is_none() {
-                section.missing(
-                    "prompt",
-                    "write who the user is and what it wants, for the model that plays it",
-                );
+                section.missing("prompt", "describe the user and its goal for the model that simulates it");
             }
             UserKind::Model { model: Box::new(model?), prompt: prompt? }
         }
@@ -117,7 +114,7 @@ fn user(section: &Section<'_>) -> Option<UserConfig> {
     Some(UserConfig { played_by, end })
 }
 
-/// The user as config.json keeps it.
+/// The user in the form of config.json.
 fn record(user: &UserConfig, written: Written<'_>) -> Json {
     let mut record = written.plain();
     if let UserKind::Model { model, .. } = &user.played_by {

@@ -1,24 +1,24 @@
-//! What a model that investigates has to say, and nothing else.
+//! Reads the answer of the investigating model, and rejects everything else.
 
 use serde_json::{Map, Value, json};
 
 use rollout_core::text::excerpt;
 use rollout_record::export::eval_log::Findings;
 
-/// The longest answer that is looked at, in characters.
+/// The maximum length of an answer, in characters.
 pub(super) const MAX_CHARS: usize = 16_000;
 
-/// The longest texts that findings hold, in characters.
+/// The maximum lengths of texts in findings, in characters.
 const MAX_DIFFICULTY: usize = 100;
 const MAX_CAUSE: usize = 2000;
 const MAX_ANALYSIS: usize = 6000;
 const MAX_QUOTE: usize = 500;
-/// The most quotes that findings hold.
+/// The maximum number of quotes in findings.
 const MAX_EVIDENCE: usize = 20;
 
-/// What can have come of an attempt, beside its reward.
+/// The possible outcomes of an attempt, in addition to its reward.
 const OUTCOMES: [&str; 5] = ["success", "success_lucky", "almost", "failure", "should_have_been_rewarded"];
-/// What a failure can go back to.
+/// The possible causes of a failure.
 const BLAMES: [&str; 10] = [
     "task_unclear",
     "model_capability",
@@ -32,26 +32,26 @@ const BLAMES: [&str; 10] = [
     "none",
 ];
 
-/// Why an answer cannot be read.
+/// Why an answer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AnswerError {
-    #[error("it is no JSON object: {0:?}")]
+    #[error("it is not a JSON object: {0:?}")]
     NotAnObject(String),
     #[error("it is longer than {MAX_CHARS} characters")]
     TooLong,
-    #[error("it has no {0:?}")]
+    #[error("missing field {0:?}")]
     Missing(&'static str),
-    #[error("nobody asked for {0:?}")]
+    #[error("unknown field {0:?}")]
     Unknown(String),
-    #[error("{0:?} is neither {1} nor null")]
+    #[error("{0:?} must be {1} or null")]
     Wrong(&'static str, &'static str),
     #[error("{0:?} is longer than {1} characters")]
     LongText(&'static str, usize),
-    #[error("{0:?} is none of {1}")]
+    #[error("{0:?} must be one of {1}")]
     NoWord(&'static str, String),
 }
 
-/// Reads an answer: one object with the three fields, each of its kind or null, and of the others what is there.
+/// Reads an answer: an object with the three required fields, each of its type or null, and any optional fields.
 pub(super) fn read(answer: &str) -> Result<Findings, AnswerError> {
     let answer = answer.trim();
     if answer.chars().nth(MAX_CHARS).is_some() {
@@ -76,7 +76,7 @@ pub(super) fn read(answer: &str) -> Result<Findings, AnswerError> {
     }
 }
 
-/// Reads what further answers there are, which smaller models leave out.
+/// Reads the optional fields, which smaller models leave out.
 fn further(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, AnswerError> {
     let mut read = Map::new();
     for (key, most) in [("analysis", MAX_ANALYSIS), ("summary", MAX_CAUSE), ("hypothesis", MAX_CAUSE)] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_further_fields_are_read_where_they_are_there() {
+    fn optional_fields_are_read_if_present() {
         let whole = json!({
             "difficulty": "hard", "feasible": true, "failure_root_cause": "x", "analysis": "First …", "summary": "It failed.",
             "hypothesis": "A longer limit.", "outcome": "almost", "primary_blame": "env_failure",
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_the_reason() {
+    fn anything_else_is_rejected_with_the_reason() {
         let whole = json!({"difficulty": "hard", "feasible": true, "failure_root_cause": "x"});
         let with = |key: &str, value: Value| {
             let mut answer = whole.clone();
@@ -191,12 +191,15 @@ mod tests {
             answer.to_string()
         };
         let table = [
-            (String::new(), "it is no JSON object: \"\""),
-            ("I cannot help with that.".to_owned(), "it is no JSON object: \"I cannot help with that.\""),
-            (json!({"difficulty": "hard", "feasible": true}).to_string(), "it has no \"failure_root_cause\""),
-            (with("why", json!(1)), "nobody asked for \"why\""),
-            (with("feasible", json!("yes")), "\"feasible\" is neither true or false nor null"),
-            (with("difficulty", json!(5)), "\"difficulty\" is neither a text nor null"),
+            (String::new(), "it is not a JSON object: \"\""),
+            ("I cannot help with that.".to_owned(), "it is not a JSON object: \"I cannot help with that.\""),
+            (
+                json!({"difficulty": "hard", "feasible": true}).to_string(),
+                "missing field \"failure_root_cause\"",
+            ),
+            (with("why", json!(1)), "unknown field \"why\""),
+            (with("feasible", json!("yes")), "\"feasible\" must be true or false or null"),
+            (with("difficulty", json!(5)), "\"difficulty\" must be a text or null"),
             (with("difficulty", json!("x".repeat(101))), "\"difficulty\" is longer than 100 characters"),
             (
                 with("failure_root_cause", json!("é".repeat(2001))),
@@ -205,15 +208,15 @@ mod tests {
             (" x".repeat(8001), "it is longer than 16000 characters"),
             (
                 with("outcome", json!("fine")),
-                "\"outcome\" is none of success, success_lucky, almost, failure, should_have_been_rewarded",
+                "\"outcome\" must be one of success, success_lucky, almost, failure, should_have_been_rewarded",
             ),
             (
                 with("hypothesis_confidence", json!(6)),
-                "\"hypothesis_confidence\" is neither a whole number from 0 to 5 nor null",
+                "\"hypothesis_confidence\" must be a whole number from 0 to 5 or null",
             ),
             (
                 with("evidence", json!(["x"])),
-                "\"evidence\" is neither a list of objects with a \"step\" and a \"quote\" nor null",
+                "\"evidence\" must be a list of objects with a \"step\" and a \"quote\" or null",
             ),
         ];
         for (answer, problem) in table {
@@ -226,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_is_too_odd_to_be_refused(answer in ".{0,200}") {
+        fn no_answer_makes_the_reader_panic(answer in ".{0,200}") {
             let _ = read(&answer);
         }
     }

@@ -1,4 +1,4 @@
-//! What is known of an episode, read from its job's directory. Much of it was written by agents and tasks.
+//! Collects the data of an episode from its job's directory. Much of it was written by agents and tasks.
 
 use std::{
     io::{self, Read as _, Seek as _, SeekFrom},
@@ -11,29 +11,29 @@ use rollout_record::{
     saved::{Conversation, SavedError, SavedJob, SavedTrial},
 };
 
-/// How much of a file is read from its start and from its end.
+/// How many bytes of the start and of the end of a file are read.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What is known of an episode.
+/// The data of an episode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Evidence {
-    /// What the agent was told.
+    /// The instruction of the agent.
     pub(super) instruction: String,
-    /// What a model and its tools said, message by message.
+    /// The messages of a model and its tools.
     pub(super) transcript: Vec<String>,
-    /// What went wrong.
+    /// The error.
     pub(super) error: String,
-    /// The reward, in words if there is none.
+    /// The reward, as text.
     pub(super) reward: String,
-    /// What programs printed, each with its name.
+    /// The output of programs, each with its name.
     pub(super) outputs: Vec<(&'static str, String)>,
 }
 
 impl Evidence {
-    /// Reads what the directory of a job holds of a trial.
+    /// Reads the data of a trial from the directory of a job.
     pub(super) fn gather(job: &SavedJob, trial: &SavedTrial) -> Result<Self, SavedError> {
         let said = job.conversation(trial)?;
-        let told = job.about(trial.task)?.map(|about| about.instruction);
+        let instruction = job.about(trial.task)?.map(|about| about.instruction);
         let prompt = |said: &Conversation| {
             said.prompt.iter().map(|message| shown(message)).collect::<Vec<_>>().join("\n\n")
         };
@@ -44,7 +44,7 @@ impl Evidence {
             error = Some(error.map_or(right.clone(), |error| format!("{error}\n{right}")));
         }
         Ok(Self {
-            instruction: told.or_else(|| said.as_ref().map(prompt)).unwrap_or_default(),
+            instruction: instruction.or_else(|| said.as_ref().map(prompt)).unwrap_or_default(),
             transcript: said.iter().flat_map(|said| &said.completion).map(|message| shown(message)).collect(),
             error: error.unwrap_or_default(),
             reward: result.reward.map_or_else(|| "none".to_owned(), |reward| reward.to_string()),
@@ -75,8 +75,8 @@ fn outputs(job: &Path, trial: &SavedTrial) -> Vec<(&'static str, String)> {
     files.into_iter().filter_map(read).collect()
 }
 
-/// The start and the end of a file in a directory. What cannot be read, or leads elsewhere, is as if it were not there:
-/// what is read goes to a server.
+/// The start and the end of a file in a directory. Files that cannot be read, and symbolic links to other places, are
+/// treated as missing, because the content is sent to a server.
 fn excerpt(dir: &Path, path: &Path) -> Option<String> {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = open_below(dir, path)?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_leads_out_of_the_trial_is_not_followed() {
+    fn a_link_to_outside_of_the_trial_is_not_followed() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("trial");
         fs::create_dir(&dir).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_file_the_start_and_the_end_are_read() {
+    fn only_the_start_and_the_end_of_a_large_file_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stdout.txt");
         let file = File::create(&path).unwrap();

@@ -1,7 +1,7 @@
-//! A model looks into episodes that are over, and says how hard they were and why they were not solved.
+//! A model investigates finished episodes: how hard they were, and why they failed.
 //!
-//! What it says becomes the findings in the job's eval log, which is made where it is not there. Each answer is on the
-//! disk before the next is asked for in its place, so that an investigation that was cut short goes on where it stopped.
+//! Its answers become the findings in the job's eval log, which is created if needed. Each answer is saved before the
+//! next request takes its place, so an interrupted investigation continues where it stopped.
 
 mod answer;
 mod evidence;
@@ -32,56 +32,56 @@ use rollout_record::{
     saved::{SavedError, SavedJob},
 };
 
-/// What an investigation looks into, and how.
+/// The options of an investigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvestigateOptions {
-    /// Which episodes.
+    /// The episodes.
     pub which: Which,
-    /// How many of them at most.
+    /// The maximum number of episodes.
     pub limit: Option<u64>,
-    /// How many at the same time.
+    /// How many run at the same time.
     pub concurrency: NonZeroUsize,
-    /// Whether episodes that have findings are looked into again.
+    /// Whether episodes with findings are investigated again.
     pub again: bool,
 }
 
-/// Which episodes are looked into.
+/// The episodes to investigate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Which {
-    /// Those with a reward below the `pass_threshold` of their dataset, or without one.
+    /// Episodes with a reward below the `pass_threshold` of their dataset, or without a reward.
     #[default]
     Unsolved,
     /// All.
     All,
 }
 
-/// What an investigation came to.
+/// The result of an investigation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Investigated {
-    /// Where the findings are.
+    /// The eval log with the findings.
     pub log: PathBuf,
-    /// Episodes that have findings now.
+    /// The number of episodes with new findings.
     pub found: u64,
-    /// Episodes about which the model twice said nothing that could be read.
+    /// The number of episodes for which the model gave two invalid answers.
     pub refused: u64,
-    /// Episodes for which the model's server failed.
+    /// The number of episodes for which the model's server failed.
     pub failed: u64,
-    /// Episodes that had findings already.
+    /// The number of episodes that already had findings.
     pub skipped: u64,
-    /// What the model used.
+    /// The usage of the model.
     pub usage: Spent,
 }
 
-/// What the model of an investigation used.
+/// The usage of the model in an investigation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Spent {
-    /// How often it was asked.
+    /// The number of requests.
     pub calls: u64,
-    /// Tokens that it read.
+    /// Tokens of prompts.
     pub input_tokens: u64,
-    /// Tokens that it wrote.
+    /// Tokens of completions.
     pub output_tokens: u64,
-    /// US dollars, where every response told.
+    /// US dollars, if every response reported its cost.
     pub cost: Option<f64>,
 }
 
@@ -94,31 +94,31 @@ impl Spent {
     }
 }
 
-/// What became of one episode.
+/// The result for one episode.
 #[derive(Debug)]
 pub enum Investigation {
-    /// What was found.
+    /// The findings.
     Found(Findings),
-    /// Twice the model said nothing that can be read: why the second answer cannot.
+    /// The model gave two invalid answers: the problem of the second.
     Refused(String),
     /// The server failed.
     Failed(Error),
 }
 
-/// An investigation that cannot go on.
+/// Why an investigation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InvestigateError {
-    /// The job cannot be read, or its eval log not be written.
+    /// The job cannot be read, or its eval log cannot be written.
     #[error(transparent)]
     Log(#[from] ExportError),
-    /// The server refuses the key of the model.
-    #[error("the server refuses the key of the model that investigates")]
+    /// The server rejects the key of the model.
+    #[error("the server rejected the API key of the investigating model")]
     Unauthorized(#[source] Error),
 }
 
-/// An episode that is to be looked into.
+/// An episode to investigate.
 struct Case {
-    /// Names it for people.
+    /// Its name for messages.
     trial: String,
     /// The directory of its experiment.
     experiment: PathBuf,
@@ -126,9 +126,9 @@ struct Case {
     prompt: String,
 }
 
-/// Has a model look into the episodes of a job, telling `each` what became of one.
+/// Investigates the episodes of a job with a model, and calls `each` with every result.
 ///
-/// The text of findings is freed of secrets. Nothing is overwritten but findings and who made them.
+/// Secrets are masked in findings. Only findings and the description of the model are overwritten.
 pub async fn investigate(
     job: &Path,
     model: Arc<Model>,
@@ -147,7 +147,7 @@ pub async fn investigate(
     };
     let mut investigated = Investigated::default();
     let mut cost = Some(0.0);
-    let mut told = HashSet::new();
+    let mut described = HashSet::new();
     let cases = stream::unfold(cases, |mut cases| async { Some((cases.recv().await?, cases)) });
     let asked = cases.map(|case| {
         let model = Arc::clone(&model);
@@ -171,7 +171,7 @@ pub async fn investigate(
             }
             Investigation::Found(findings) => {
                 let findings = clean(findings, secrets);
-                let config = told.insert(case.experiment.clone()).then(|| config.clone());
+                let config = described.insert(case.experiment.clone()).then(|| config.clone());
                 let metadata = json!({
                     "model": model.name, "prompt_tokens": own.input_tokens, "completion_tokens": own.output_tokens,
                     "cost_usd": own.cost, "duration_s": took.as_secs_f64(),
@@ -197,8 +197,8 @@ pub async fn investigate(
     Ok(Investigated { log, skipped, ..investigated })
 }
 
-/// Reads the episodes that are to be looked into, one by one as they are taken. Returns where the eval log is, and how
-/// many episodes have findings already.
+/// Reads the episodes to investigate one by one. Returns the path of the eval log, and how many episodes already have
+/// findings.
 fn gather(
     path: &Path,
     options: InvestigateOptions,
@@ -226,14 +226,14 @@ fn gather(
         taken += 1;
         let case = Case { trial: trial.id.to_string(), experiment, trajectory_id, prompt };
         if cases.blocking_send(case).is_err() {
-            // Nobody asks any more.
+            // The receiver is gone.
             break;
         }
     }
     Ok((log, skipped))
 }
 
-/// Asks about an episode, and once more if the answer cannot be read. Returns also what each response used.
+/// Asks about an episode, and once more if the answer is invalid. Also returns the usage of each response.
 async fn ask(model: &Model, case: &Case) -> (Investigation, Vec<Option<TokenUsage>>) {
     let mut messages = vec![Arc::new(Message::user(case.prompt.as_str()))];
     let mut usage = Vec::new();
@@ -275,7 +275,7 @@ fn clean(findings: Findings, secrets: &Redactor) -> Findings {
     }
 }
 
-/// Puts findings into the record of their episode, and who made them into that of the experiment if it is not there.
+/// Saves findings in the record of their episode, and the model in that of the experiment if it is missing.
 async fn save(
     case: &Case,
     findings: Findings,
@@ -299,7 +299,7 @@ async fn save(
     Ok(saved.await.map_err(|error| unreadable(error.into()))??)
 }
 
-/// A thread that reads or writes is gone.
+/// A thread that reads or writes has panicked.
 fn unreadable(source: std::io::Error) -> ExportError {
     ExportError::Job(SavedError::Read { path: eval_log::DIRECTORY.into(), source })
 }

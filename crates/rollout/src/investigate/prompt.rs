@@ -1,4 +1,4 @@
-//! What a model is asked about an episode.
+//! The prompt about an episode.
 
 use sha2::{Digest as _, Sha256};
 
@@ -32,13 +32,13 @@ its tests ask for what it does not say, or something it needs is missing),
  \"hypothesis_confidence\": how sure you are of that, from 0 to 5}
 Write null for what the material does not show, and for the root cause of an attempt that did not fail.";
 
-/// How much of a text is shown, in characters.
+/// The maximum lengths of texts in the prompt, in characters.
 const MAX_INSTRUCTION: usize = 12_000;
 const MAX_MESSAGE: usize = 4_000;
 const MAX_TRANSCRIPT: usize = 40_000;
 const MAX_OUTPUT: usize = 8_000;
 
-/// The question about an episode.
+/// The prompt about an episode.
 pub(super) fn prompt(evidence: &Evidence) -> String {
     let numbered = evidence.transcript.iter().zip(1..);
     let transcript: Vec<_> =
@@ -57,25 +57,25 @@ pub(super) fn prompt(evidence: &Evidence) -> String {
     format!("{prompt}\n{ANSWER}")
 }
 
-/// What is said about an answer that cannot be read.
+/// The reply to an invalid answer.
 pub(super) fn correction(problem: &str) -> String {
     format!("This answer cannot be used: {problem}. {ANSWER}")
 }
 
-/// The version of the question: a hash of all that is the same for every episode.
+/// The version of the prompt: a hash of its constant parts.
 pub(super) fn version() -> String {
     let asked = format!("{}{}", prompt(&Evidence::default()), correction(""));
     let hash = Sha256::digest(asked);
     format!("sha256:{}", rollout_core::text::hex(&hash))
 }
 
-/// The start and the end of a text that is too long, with a line on what is not there.
+/// Shortens a long text to its start and its end, with a line about the omitted part.
 pub(super) fn clip(text: &str, most: usize) -> String {
     let length = text.chars().count();
     if length <= most {
         return text.to_owned();
     }
-    // What came of it stands at the end.
+    // The result is at the end.
     let (first, last) = (most / 3, most - most / 3);
     let place = |number: usize| text.char_indices().nth(number).map_or(text.len(), |(place, _)| place);
     let (start, end) = (&text[..place(first)], &text[place(length - last)..]);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_holds_what_there_is_and_leaves_out_what_there_is_not() {
+    fn a_prompt_contains_only_what_is_known() {
         let evidence = Evidence {
             instruction: "Create /app/done.".to_owned(),
             reward: "0".to_owned(),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_bounded_whatever_the_episode_printed() {
+    fn a_prompt_is_bounded_for_any_output() {
         let much = "é".repeat(1 << 20);
         let evidence = Evidence {
             instruction: much.clone(),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_question_and_not_of_an_episode() {
+    fn the_version_depends_on_the_prompt_and_not_on_an_episode() {
         assert_eq!(version(), version());
         assert_eq!(version().len(), "sha256:".len() + 64);
     }

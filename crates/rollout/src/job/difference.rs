@@ -1,4 +1,4 @@
-//! What differs between two configurations, for a person to read.
+//! The differences between two configurations, for users.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use rollout_core::text::excerpt;
 
-/// One setting that is not the same in two configurations.
+/// A setting that differs between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigDifference {
-    /// The setting, dotted. Of a text with several lines also the line.
+    /// The path of the setting, with dots. For a text of several lines, also the line.
     pub key: String,
-    /// What it was, or nothing.
+    /// The old value, if there was one.
     pub before: Option<String>,
-    /// What it is, or nothing.
+    /// The new value, if there is one.
     pub after: Option<String>,
 }
 
@@ -22,8 +22,8 @@ impl fmt::Display for ConfigDifference {
         let Self { key, before, after } = self;
         match (before, after) {
             (Some(before), Some(after)) => write!(f, "{key}: was {before}, is {after}"),
-            (Some(before), None) => write!(f, "{key}: was {before}, is gone"),
-            (None, Some(after)) => write!(f, "{key}: is new, {after}"),
+            (Some(before), None) => write!(f, "{key}: removed, was {before}"),
+            (None, Some(after)) => write!(f, "{key}: added, {after}"),
             (None, None) => write!(f, "{key}"),
         }
     }
@@ -46,18 +46,20 @@ pub(super) fn compare(
     let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     match (before, after) {
         (Some(before), Some(after)) if before == after => {}
-        // A setting that the version of then did not have, and that is not used.
+        // A null setting that the earlier version did not have.
         (None, Some(Value::Null)) => {}
         (Some(Value::Object(before)), Some(Value::Object(after))) => {
-            // A script that is there as a text says more than its hash.
-            let told = |name: &str| {
+            // The text of a script is more useful than its hash.
+            let has_text = |name: &str| {
                 let text = name.strip_suffix("_sha256");
                 text.is_some_and(|text| before.contains_key(text) && after.contains_key(text))
             };
-            for (name, value) in before.iter().filter(|(name, _)| !told(name)) {
+            for (name, value) in before.iter().filter(|(name, _)| !has_text(name)) {
                 compare(&below(name), Some(value), after.get(name), found);
             }
-            for (name, value) in after.iter().filter(|(name, _)| !before.contains_key(*name) && !told(name)) {
+            for (name, value) in
+                after.iter().filter(|(name, _)| !before.contains_key(*name) && !has_text(name))
+            {
                 compare(&below(name), None, Some(value), found);
             }
         }
@@ -79,11 +81,11 @@ fn short(value: &Value) -> String {
     excerpt(&value.to_string())
 }
 
-/// The first line of two texts that differs, from shortly before the place where it does.
+/// The first line that differs between two texts, starting shortly before the difference.
 fn of_texts(key: &str, before: &str, after: &str) -> ConfigDifference {
-    /// What is shown before the difference.
+    /// How many characters are shown before the difference.
     const CONTEXT: usize = 20;
-    /// What is shown whole.
+    /// Shorter lines are shown completely.
     const SHORT: usize = 56;
     let one_line = !before.trim_end().contains('\n') && !after.trim_end().contains('\n');
     let pairs = |number: usize| (before.lines().nth(number), after.lines().nth(number));
@@ -122,9 +124,9 @@ mod tests {
             lines(&before, &after),
             [
                 "n_attempts: was 1, is 2",
-                "agents.1: is new, {\"name\":\"b\"}",
-                "verifier.disable: was false, is gone",
-                "metrics: is new, []",
+                "agents.1: added, {\"name\":\"b\"}",
+                "verifier.disable: removed, was false",
+                "metrics: added, []",
             ]
         );
     }
@@ -145,6 +147,6 @@ mod tests {
             ["url: was \"…aaaaaaaaaaaaaaaaaaaa1\", is \"…aaaaaaaaaaaaaaaaaaaa2\""]
         );
         let longer = json!({"execute": "one\ntwo\nthree\n"});
-        assert_eq!(lines(&json!({"execute": "one\ntwo\n"}), &longer), ["execute, line 3: is new, \"three\""]);
+        assert_eq!(lines(&json!({"execute": "one\ntwo\n"}), &longer), ["execute, line 3: added, \"three\""]);
     }
 }

@@ -1,4 +1,4 @@
-//! The dispatcher: starts trials, listens to them, and puts everything into one order.
+//! The dispatcher: starts trials, receives their events, and decides their order.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Cancel, Collector, JUDGE, Job, JobError, Plan, Store,
     earlier_rows::EarlierRows,
+    gateway,
     not_run::{crashed, no_model},
     planned::Work,
     provenance::Origin,
@@ -35,25 +36,30 @@ use rollout_core::{
     result::{EarlyStop, JobResult, TrialResult},
 };
 use rollout_env::Provider;
+use rollout_gateway::Gateway;
 use rollout_model as model;
 use rollout_model::Share;
-use rollout_record::{
-    atomic,
-    journal::{JournalEntry, JournalError},
-    layout::JobDir,
-};
+use rollout_record::{atomic, journal::JournalEntry, layout::JobDir};
 
-/// Rows that wait for the disk before no more rollouts are started.
+/// If more bytes of rows wait to be written, no more rollouts are started.
 const MAX_WAITING_BYTES: usize = 8 << 20;
 
-/// How often averages are written while a job runs, at most.
+/// The minimum interval between two writes of averages.
 const METADATA_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Job {
-    /// Runs the job to its end, telling `events` what happens.
+    /// Runs the job to its end, and sends events to `events`.
     ///
-    /// Every trial whose end was told is on the disk, whatever happens to this process later.
-    pub async fn run(
+    /// Every trial whose end is reported is saved on disk.
+    pub fn run(
+        self,
+        events: UnboundedSender<Event>,
+        cancel: Cancel,
+    ) -> BoxFuture<'static, Result<JobResult, JobError>> {
+        Box::pin(self.dispatch(events, cancel))
+    }
+
+    async fn dispatch(
         mut self,
         events: UnboundedSender<Event>,
         cancel: Cancel,
@@ -61,6 +67,7 @@ impl Job {
         if let Some(ended_at) = self.settled_at {
             return self.report_again(ended_at, &events).await;
         }
+        let gateway = gateway::start(self.plan.config()).await?;
         let started = self.started();
         let provenance = match &self.store {
             Some(_) => Some(self.provenance().await),
@@ -101,7 +108,7 @@ impl Job {
                     journal.sync().map(|()| journal)
                 })
                 .await
-                .map_err(panicked)??;
+                .map_err(JobError::panicked)??;
                 let origin = Origin { run: provenance.clone(), task_hashes };
                 let (recorder, recorded) =
                     Recorder::start(Arc::clone(&plan), dir.clone(), journal, files, origin);
@@ -118,6 +125,7 @@ impl Job {
             plan: Arc::clone(&plan),
             provider,
             installs: Arc::default(),
+            gateway,
             name: Arc::clone(&name),
             dir: dir.clone(),
             scratch,
@@ -140,18 +148,19 @@ impl Job {
             group: None,
             in_recorder: VecDeque::new(),
             waiting_bytes: 0,
-            told_scoring: false,
+            reported_scoring: false,
             has_skipped: false,
             cancelled: false,
             failure: None,
         };
         dispatcher.run(todo, &recorder, &mut recorded, reports, &cancel).await;
-        // What still runs after a cancel at once ends with its environment's connection.
+        // Trials that still run after an immediate cancel end with the connection of their environment.
         dispatcher.running = JoinSet::new();
-        let journal = recorder.finish().await.map_err(|Panicked| panicked_recorder(dir.as_ref()))?;
-        // Results that were on their way to the disk when the job was cancelled at once.
+        let journal =
+            recorder.finish().await.map_err(|Panicked| JobError::recorder_panicked(dir.as_ref()))?;
+        // Results that were being written when the job was cancelled immediately.
         while let Ok(done) = recorded.try_recv() {
-            // A caller that is not ready for rows at once does not get these.
+            // A caller that is not ready to receive rows does not get these.
             let _ = dispatcher.recorded(done).now_or_never();
         }
         let Dispatcher { rows, sections, cancelled, stopped, failure, mut collector, .. } = dispatcher;
@@ -179,7 +188,7 @@ impl Job {
                 }
                 Ok(())
             };
-            // What stopped the job explains more than what failed after it.
+            // The reason for stopping explains more than a later failure.
             match (failure, tidied()) {
                 (Some(error), _) | (None, Err(error)) => return Err(error),
                 (None, Ok(())) => {}
@@ -198,14 +207,14 @@ impl Job {
             Ok::<_, JobError>(result)
         })
         .await
-        .map_err(panicked)??;
+        .map_err(JobError::panicked)??;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
         settling.settle().await;
         Ok(result)
     }
 }
 
-/// How a task that the dispatcher started ended.
+/// How a task of the dispatcher ended.
 enum End {
     Trial(TrialEnd),
     Rollout(RolloutEnd),
@@ -215,6 +224,7 @@ struct Dispatcher {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
     installs: Arc<Installs>,
+    gateway: Option<Arc<Gateway>>,
     name: Arc<str>,
     dir: Option<JobDir>,
     scratch: Option<JobDir>,
@@ -224,28 +234,28 @@ struct Dispatcher {
     rows: Rows,
     earlier_rows: Arc<EarlierRows>,
     streak: FailureStreak,
-    /// Why the job stops though trials are left.
+    /// Why the job stops before all trials have run.
     stopped: Option<EarlyStop>,
     sections: Sections,
     collector: Option<Box<dyn Collector>>,
     clock: Instant,
     earlier_seconds: f64,
-    /// When averages were last handed over to be written.
+    /// When averages were last sent to the recorder.
     metadata_at: Option<Instant>,
-    /// Cuts running trials off: by a cancel, or because results cannot be recorded.
+    /// Stops running trials: on a cancel, or if results cannot be recorded.
     stop: CancellationToken,
     progress: UnboundedSender<(TrialIndex, Progress)>,
     running: JoinSet<End>,
     indexes: HashMap<Id, TrialIndex>,
-    /// The group that rollouts are started of, and how many of them are still to be started.
+    /// The group whose rollouts are being started, and how many are left.
     group: Option<(Arc<Group>, u64)>,
-    /// The bytes of the rows of each group that is not recorded yet, in the order in which they were handed over.
+    /// The bytes of the rows of each group in the recorder, in order.
     in_recorder: VecDeque<usize>,
-    /// All of these bytes.
+    /// The sum of these bytes.
     waiting_bytes: usize,
-    /// Whether it was told that a function of a rubric fails.
-    told_scoring: bool,
-    /// Whether a trial that ran was cut off.
+    /// Whether a failing function of a rubric was reported.
+    reported_scoring: bool,
+    /// Whether a running trial was stopped.
     has_skipped: bool,
     cancelled: bool,
     failure: Option<JobError>,
@@ -280,7 +290,7 @@ impl Dispatcher {
                 self.stopped = self.stopped.take().filter(|_| !queue.is_empty() || self.has_skipped);
                 return;
             }
-            // In this order, what a trial told is heard before its end.
+            // In this order, events of a trial are received before its end.
             tokio::select! {
                 biased;
                 () = cancel.now.cancelled() => {
@@ -291,12 +301,12 @@ impl Dispatcher {
                     self.cancelled = true;
                     self.tell(Event::Cancelling);
                 }
-                Some((index, progress)) = reports.recv() => self.hear(index, progress),
+                Some((index, progress)) = reports.recv() => self.on_progress(index, progress),
                 Some(done) = recorded.recv() => {
                     tokio::select! {
                         biased;
                         () = self.recorded(done) => self.write_metadata(recorder),
-                        // A caller that is slow to take rows does not keep the job from stopping.
+                        // A slow receiver of rows does not keep the job from stopping.
                         () = cancel.now.cancelled() => {}
                     }
                 }
@@ -306,16 +316,16 @@ impl Dispatcher {
     }
 
     fn tell(&self, event: Event) {
-        // A reporter that went away is no reason to stop.
+        // The job continues without a receiver of its events.
         let _ = self.events.send(event);
     }
 
-    /// Whether the disk keeps up with the rows, which are in memory until they are on it.
+    /// Whether few enough rows are waiting to be written; they are in memory until then.
     fn has_room(&self) -> bool {
         self.waiting_bytes < MAX_WAITING_BYTES
     }
 
-    /// Starts a trial. Those after it in the queue tell how large its group is.
+    /// Starts a trial. `rest` shows how large its group is.
     fn start(&mut self, index: TrialIndex, rest: &[TrialIndex], recorder: &Recorder) {
         let plan = Arc::clone(&self.plan);
         let (agent, task, _) = plan.parts(index);
@@ -324,7 +334,7 @@ impl Dispatcher {
         let progress = move |report| {
             let _ = progress.send((index, report));
         };
-        tracing::info!(trial = %id, "trial starts");
+        tracing::info!(trial = %id, "trial started");
         let handle = match &task.work {
             Work::Container(work) => {
                 let dir = self.dir.as_ref().or(self.scratch.as_ref());
@@ -339,6 +349,8 @@ impl Dispatcher {
                     verifier_env: Arc::clone(&work.verifier_env),
                     provider: Arc::clone(&self.provider),
                     installs: Arc::clone(&self.installs),
+                    packages: plan.packages.clone(),
+                    gateway: self.gateway.clone(),
                     dir: dir.trial(&id),
                     redactor: Arc::clone(plan.redactor()),
                     progress: Box::new(progress),
@@ -385,7 +397,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives up on the members of a group that will not be started. If the others are over, they are scored.
+    /// Removes the members of a group that will not be started. If the others have ended, they are scored.
     fn abandon_group(&mut self) {
         let Some((group, left)) = self.group.take() else { return };
         if let Some(scoring) = group.abandon(left) {
@@ -393,12 +405,12 @@ impl Dispatcher {
         }
     }
 
-    fn hear(&self, index: TrialIndex, progress: Progress) {
+    fn on_progress(&self, index: TrialIndex, progress: Progress) {
         let event = match progress {
             Progress::Phase(phase) => Event::PhaseStarted { index, phase },
             Progress::Retry { failed_try, mut error, delay } => {
                 error.message = self.plan.redactor().text(&error.message).into_owned();
-                tracing::warn!(trial = %self.plan.trial(index), failed_try, error = %error.message, "trial is tried again");
+                tracing::warn!(trial = %self.plan.trial(index), failed_try, error = %error.message, "retrying trial");
                 Event::TrialRetried { index, failed_try, error, delay_ms: delay.as_millis() as u64 }
             }
         };
@@ -457,7 +469,7 @@ impl Dispatcher {
         self.hand_over(finished, recorder);
     }
 
-    /// Ends the job: no other trial of the model can do better.
+    /// Ends the job: every other trial of the model would fail too.
     fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
         let agent = self.plan.parts(index).0;
         let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
@@ -466,7 +478,7 @@ impl Dispatcher {
         self.refused(who, error);
     }
 
-    /// Stops the job: no other trial can do better with this key.
+    /// Stops the job: every other trial with this key would fail too.
     fn refused(&mut self, who: String, error: model::Error) {
         self.failure.get_or_insert(match error.kind {
             model::ErrorKind::Unsupported => JobError::Unsupported { who, source: error },
@@ -475,7 +487,7 @@ impl Dispatcher {
         self.stop.cancel();
     }
 
-    /// Gives trials that are over together to the recorder.
+    /// Sends trials that ended together to the recorder.
     fn hand_over(&mut self, mut finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
             for trial in &mut finished {
@@ -493,7 +505,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes note of a group that is no longer in the recorder. They come back in the order in which they went.
+    /// Updates the counts for a group that has left the recorder. Groups leave in order.
     fn left_recorder(&mut self) {
         self.waiting_bytes -= self.in_recorder.pop_front().unwrap_or_default();
     }
@@ -506,7 +518,7 @@ impl Dispatcher {
             }
             Recorded::Lost(reason) => {
                 self.left_recorder();
-                // Nothing more can be recorded: what is under way would only be lost.
+                // Nothing more can be recorded, so running trials would be lost.
                 self.stop.cancel();
                 self.failure = self.failure.take().or(reason);
                 return;
@@ -525,10 +537,10 @@ impl Dispatcher {
             }
             tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
             if let (false, Work::Example { .. }, Some(note)) =
-                (self.told_scoring, &self.plan.parts(index).1.work, result.notes.first())
+                (self.reported_scoring, &self.plan.parts(index).1.work, result.notes.first())
             {
-                self.told_scoring = true;
-                let message = format!("{note}. The notes of results tell of others");
+                self.reported_scoring = true;
+                let message = format!("{note}. Others are in the notes of results");
                 self.tell(Event::Warning { message });
             }
             if let Some(collector) = &mut self.collector {
@@ -545,8 +557,8 @@ impl Dispatcher {
         }
     }
 
-    /// Stops a job whose trials fail one after the other with one cause. One of which nothing is kept goes on: it could
-    /// not be resumed.
+    /// Stops a job whose trials fail one after another with the same cause. A job without saved results continues,
+    /// because it could not be resumed.
     fn stop_early(&mut self, index: TrialIndex, result: &TrialResult) {
         let (_, task, _) = self.plan.place(index);
         let stop = self.streak.add(result, task, self.plan.tasks().len());
@@ -558,7 +570,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has averages written that changed, though not too often.
+    /// Writes changed averages, at most once per interval.
     fn write_metadata(&mut self, recorder: &Recorder) {
         let now = Instant::now();
         if !recorder.writes() || self.metadata_at.is_some_and(|at| now - at < METADATA_INTERVAL) {
@@ -573,16 +585,4 @@ impl Dispatcher {
             }
         }
     }
-}
-
-pub(super) fn panicked(error: JoinError) -> JobError {
-    JobError::Tasks(std::io::Error::other(error))
-}
-
-fn panicked_recorder(dir: Option<&JobDir>) -> JobError {
-    JobError::Journal(JournalError::Io {
-        action: "write",
-        path: dir.map(JobDir::journal).unwrap_or_default(),
-        source: std::io::Error::other("the thread that writes it panicked"),
-    })
 }

@@ -1,4 +1,4 @@
-//! Rows of earlier runs whose groups get further members in this one: they are scored with them.
+//! Rows of earlier runs whose groups get new members in this run: they are scored together.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -12,7 +12,7 @@ use super::{JobError, Plan, sections::Sections};
 use rollout_core::{name::TrialIndex, row::RolloutOutput};
 use rollout_record::lines::Lines;
 
-/// Where the rows of the members are that an earlier run finished. Rows are read when their group is scored.
+/// The positions of the rows of members from earlier runs. Rows are read when their group is scored.
 #[derive(Debug, Default)]
 pub(super) struct EarlierRows {
     members: BTreeMap<TrialIndex, Place>,
@@ -34,7 +34,7 @@ pub(super) struct EarlierMember {
     pub(super) output: RolloutOutput,
 }
 
-/// What tells rows apart. Rows of other programs have no attempt, so that none can take their place.
+/// The fields that identify a row. Rows of other programs have no attempt, so they are never replaced.
 #[derive(Deserialize)]
 struct Key {
     example_id: u64,
@@ -42,15 +42,15 @@ struct Key {
 }
 
 impl EarlierRows {
-    /// Finds the rows of groups of which some members are to be run, in the order of the plan, and others are done.
-    /// `tries` are those of the trials that took more than one.
+    /// Finds the rows of groups that are partly done, in the order of the plan. `tries` has the trials with more than
+    /// one try.
     pub(super) fn find(
         plan: &Plan,
         sections: &Sections,
         todo: &[TrialIndex],
         tries: &HashMap<TrialIndex, u32>,
     ) -> Result<Self, JobError> {
-        // Whether something is to be done of the group of a trial.
+        // Whether the group of a trial has members to run.
         let is_open = |index: TrialIndex| {
             let (agent, task, _) = plan.place(index);
             let first = plan.index(agent, task, 1);
@@ -77,7 +77,7 @@ impl EarlierRows {
                 if wanted(index) {
                     let tries = tries.get(&index).copied().unwrap_or(1);
                     let place = Place { file: found.files.len(), offset: line.offset, tries };
-                    // Of two rows of one rollout the later one counts.
+                    // Of two rows of one rollout, the later one counts.
                     found.members.insert(index, place);
                 }
             }
@@ -91,7 +91,7 @@ impl EarlierRows {
         self.members.contains_key(&index)
     }
 
-    /// Reads the rows of these members. The files only grow while a job runs, so that the places hold.
+    /// Reads the rows of these members. The files only grow while a job runs, so the positions stay valid.
     pub(super) fn read(&self, members: &[TrialIndex]) -> Result<Vec<EarlierMember>, JobError> {
         let mut files: HashMap<usize, Lines> = HashMap::new();
         let mut found = Vec::with_capacity(members.len());

@@ -1,4 +1,4 @@
-//! The eval log of a job while it runs: a record of each trial as it ends.
+//! Writes the eval log of a running job: a record of each trial when it ends.
 
 use tokio::sync::mpsc;
 
@@ -10,20 +10,20 @@ use rollout_record::{
     saved::SavedTrial,
 };
 
-/// Writes records after the results that they are made of. A job goes on without them: they can be made again.
+/// Writes records after the results. If writing fails, the job continues, because they can be created again.
 pub(super) struct EpisodeLog {
     log: LiveLog,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl EpisodeLog {
-    /// Starts the log of a job that asks for one.
+    /// Starts the log of a job that has one.
     pub(super) fn start(plan: &Plan, dir: &JobDir, done: &mpsc::UnboundedSender<Recorded>) -> Option<Self> {
         if !plan.config().eval_log {
             return None;
         }
         match LiveLog::open(dir.path()) {
-            Ok(log) => Some(Self { log, is_told: false }),
+            Ok(log) => Some(Self { log, is_reported: false }),
             Err(error) => {
                 tell(&error, done);
                 None
@@ -31,7 +31,7 @@ impl EpisodeLog {
         }
     }
 
-    /// Writes the records of trials that are on the disk, each with its row if it has one.
+    /// Writes the records of saved trials, each with its row if it has one.
     pub(super) fn write(
         &mut self,
         plan: &Plan,
@@ -48,9 +48,9 @@ impl EpisodeLog {
                 result: (*trial.result).clone(),
             };
             if let Err(error) = self.log.trial(&saved, row.as_deref()) {
-                tracing::warn!(trial = %saved.id, error = %chain(&error), "the eval log has no record of a trial");
-                if !self.is_told {
-                    self.is_told = true;
+                tracing::warn!(trial = %saved.id, error = %chain(&error), "cannot write the record of a trial to the eval log");
+                if !self.is_reported {
+                    self.is_reported = true;
                     tell(&error, done);
                 }
             }
@@ -59,7 +59,9 @@ impl EpisodeLog {
 }
 
 fn tell(error: &ExportError, done: &mpsc::UnboundedSender<Recorded>) {
-    let message =
-        format!("the eval log is not complete: {}; `rollout export eval-log` makes it again", chain(error));
+    let message = format!(
+        "the eval log is incomplete: {}; create it again with `rollout export eval-log`",
+        chain(error)
+    );
     let _ = done.send(Recorded::Warning(message));
 }

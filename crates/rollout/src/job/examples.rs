@@ -1,4 +1,4 @@
-//! The examples of a plan. Where there are many, they are in a file without a name, and a few numbers of each in memory.
+//! The examples of a plan. Large sets are stored in an unnamed file, with a few numbers per example in memory.
 
 use std::{
     collections::HashMap,
@@ -16,22 +16,22 @@ use serde_json::Value;
 use crate::rollouts::Rollouts;
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_model::{RolloutInput, dataset};
-use rollout_record::tasks::TaskAbout;
+use rollout_record::tasks::TaskRecord;
 
-/// The examples of one dataset, and how models are led through them.
+/// The examples of one dataset, and the interaction for them.
 #[derive(Debug, Clone)]
 pub struct ExampleSet {
-    /// Names it in results and directories.
+    /// Its name in results and directories.
     pub name: DatasetName,
     /// Interaction, rubric and limits.
     pub rollouts: Arc<Rollouts>,
-    /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
-    /// attempt each time instead.
+    /// The examples. Each is attempted as often as the job says. If an `example_id` occurs more than once, it gets one
+    /// attempt per occurrence instead.
     pub examples: Arc<StoredExamples>,
 }
 
 impl ExampleSet {
-    /// Takes inputs that are in memory. Numbers name their tasks.
+    /// Takes inputs in memory. Their tasks are named by number.
     pub fn new(
         name: DatasetName,
         rollouts: Arc<Rollouts>,
@@ -45,32 +45,32 @@ impl ExampleSet {
     }
 }
 
-/// How many bytes of examples are in memory.
+/// The maximum number of bytes of examples in memory.
 const MOST_IN_MEMORY: usize = 1 << 20;
 
-/// Takes examples, and writes them to a file that is gone when it is closed once they are many.
+/// Collects examples. Large sets are written to a temporary file that disappears when it is closed.
 #[derive(Debug, Default)]
 pub struct ExampleWriter {
     file: Option<File>,
-    /// What is not in the file.
+    /// The part that is not in the file.
     buffer: Vec<u8>,
-    /// How long the file is.
+    /// The length of the file.
     length: u64,
     stored: Vec<Stored>,
-    /// The names of the tasks, one after the other.
+    /// The names of the tasks, concatenated.
     names: String,
     texts: IndexSet<Box<str>>,
 }
 
-/// What is in memory of an example. There may be a million of them, so it is small.
+/// The part of an example that is in memory. It is small, because there may be a million.
 #[derive(Debug, Clone, Copy)]
 struct Stored {
     example_id: u64,
-    /// Where its hash is, and its JSON after it.
+    /// The position of its hash, followed by its JSON.
     offset: u64,
-    /// How long its JSON is.
+    /// The length of its JSON.
     length: u32,
-    /// Where its name is.
+    /// The position of its name.
     name: u32,
     /// The numbers of texts that many examples share; 0 is none.
     category: u32,
@@ -78,7 +78,7 @@ struct Stored {
     tools: u32,
     name_length: u8,
     has_about: bool,
-    /// Whether all inputs of its number are as the first of them.
+    /// Whether all inputs with its number are equal to the first one.
     is_uniform: bool,
 }
 
@@ -88,13 +88,13 @@ type Digest = [u8; DIGEST_BYTES];
 const DIGEST_BYTES: usize = 32;
 
 impl ExampleWriter {
-    /// Adds an example, with what is recorded of it when the job is planned. Its number is the name of its task, unless
-    /// it has one of its own. Blocks while it writes, to the system's directory for temporary files.
+    /// Adds an example, with its record for the plan. Its number is the name of its task, unless it has its own name.
+    /// Blocks while it writes to the system's directory for temporary files.
     pub fn push(
         &mut self,
         input: &RolloutInput,
         name: Option<&TaskName>,
-        about: Option<&TaskAbout>,
+        about: Option<&TaskRecord>,
     ) -> io::Result<()> {
         let RolloutInput { prompt, example_id, task, answer, info, extra } = input;
         let offset = self.length + self.buffer.len() as u64;
@@ -110,7 +110,7 @@ impl ExampleWriter {
         }
         let said = |key: &str| {
             let info = info.as_ref()?;
-            // What the lines of a benchmark say beside the question is one level deeper.
+            // The additional fields of a benchmark's lines are one level deeper.
             info.get(key).or_else(|| info.get("metadata")?.get(key)).filter(|value| !value.is_null())
         };
         let label = |key: &str| said(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -146,17 +146,17 @@ impl ExampleWriter {
         Ok(())
     }
 
-    /// Brings the examples into an order that depends on the seed alone.
+    /// Shuffles the examples in an order that depends only on the seed.
     pub fn shuffle(&mut self, seed: u64) {
         dataset::shuffle(&mut self.stored, seed);
     }
 
-    /// Keeps so many of the examples, from the first on.
+    /// Keeps the first `count` examples.
     pub fn truncate(&mut self, count: usize) {
         self.stored.truncate(count);
     }
 
-    /// The examples, in the order in which their numbers first come.
+    /// The examples, in the order of the first occurrence of their numbers.
     pub fn finish(mut self) -> io::Result<StoredExamples> {
         if self.file.is_some() {
             self.flush()?;
@@ -204,7 +204,7 @@ pub struct StoredExamples {
     texts: IndexSet<Box<str>>,
 }
 
-/// Where the examples are, each as its hash and its JSON.
+/// The location of the examples, each stored as its hash and its JSON.
 #[derive(Debug)]
 enum Text {
     InMemory(Vec<u8>),
@@ -227,26 +227,26 @@ impl Text {
     }
 }
 
-/// The inputs of one task: their places among those that are stored.
+/// The inputs of one task: their indexes among the stored ones.
 pub(super) type InputPlaces = Range<u32>;
 
 impl StoredExamples {
-    /// How many inputs there are.
+    /// The number of inputs.
     pub fn len(&self) -> usize {
         self.stored.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no inputs.
     pub fn is_empty(&self) -> bool {
         self.stored.is_empty()
     }
 
-    /// Reads all inputs, one after the other. Blocks while it reads.
+    /// Reads all inputs, in order. Blocks while it reads.
     pub fn inputs(&self) -> impl Iterator<Item = io::Result<RolloutInput>> {
         (0..self.stored.len() as u32).map(|place| self.read(place))
     }
 
-    /// Whether to read an input is to wait for the disk.
+    /// Whether reading an input may wait for the disk.
     pub(super) fn is_on_disk(&self) -> bool {
         matches!(self.text, Text::OnDisk(_))
     }
@@ -257,8 +257,8 @@ impl StoredExamples {
         Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
     }
 
-    /// What is recorded of an example when the job is planned, if anything is. Blocks while it reads.
-    pub(super) fn about(&self, places: &InputPlaces) -> io::Result<Option<TaskAbout>> {
+    /// The record of an example for the plan, if there is one. Blocks while it reads.
+    pub(super) fn about(&self, places: &InputPlaces) -> io::Result<Option<TaskRecord>> {
         if !self.has_about(places) {
             return Ok(None);
         }
@@ -279,8 +279,7 @@ impl StoredExamples {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// The places of the inputs of each example, and how often the example comes. Inputs that are the same have one
-    /// place.
+    /// The indexes of the inputs of each example, and how often the example occurs. Equal inputs share an index.
     pub(super) fn tasks(&self) -> impl Iterator<Item = (InputPlaces, u32)> {
         let mut start = 0;
         self.stored.chunk_by(|one, next| one.example_id == next.example_id).map(move |inputs| {
@@ -302,7 +301,7 @@ impl StoredExamples {
         self.first(places).example_id
     }
 
-    /// The hash of what the rollouts of an example start from. Blocks while it reads.
+    /// The hash of the inputs of an example's rollouts. Blocks while it reads.
     pub(super) fn content_hash(&self, places: &InputPlaces) -> io::Result<String> {
         if places.len() == 1 {
             return Ok(dataset::hash_text(&self.text.digest(self.first(places))?));
@@ -311,17 +310,17 @@ impl StoredExamples {
         Ok(dataset::hash_text(&dataset::content_digest(&inputs)))
     }
 
-    /// The category that an example says it has.
+    /// The category of an example, if it has one.
     pub(super) fn category(&self, places: &InputPlaces) -> Option<&str> {
         self.text(self.first(places).category)
     }
 
-    /// How difficult an example says it is.
+    /// The difficulty of an example, if it has one.
     pub(super) fn difficulty(&self, places: &InputPlaces) -> Option<&str> {
         self.text(self.first(places).difficulty)
     }
 
-    /// The tools that an example brings, as JSON.
+    /// The tools of an example, as JSON.
     pub(super) fn tools(&self, places: &InputPlaces) -> Option<&str> {
         self.text(self.first(places).tools)
     }
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_example_is_read_as_it_was_written() {
+    fn an_example_is_read_back_unchanged() {
         let (inputs, stored) = stored(
             r#"{"question": "2+2? \u0000 😀", "answer": "4", "info": {"x": 0.1, "y": [1e300, null]}, "more": {"b": 1, "a": 2}}
                {"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "n"}, {"role": "other", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"k": 1}}}]}], "task": "t"}"#,
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn many_examples_are_on_the_disk_and_read_as_they_were_written() {
+    fn many_examples_are_stored_on_disk_and_read_back_unchanged() {
         let long = "x".repeat(MOST_IN_MEMORY / 3);
         let inputs = (0..9).map(|example_id| RolloutInput {
             example_id,
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_one_number_come_together_and_same_ones_once() {
+    fn inputs_with_one_number_are_grouped_and_equal_ones_stored_once() {
         let input = |example_id, task: &str| RolloutInput {
             example_id,
             task: task.into(),
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_those_of_the_example_or_of_what_stands_beside_its_question() {
+    fn labels_are_found_in_the_example_or_in_its_metadata() {
         let (_, stored) = stored(
             r#"{"question": "a", "info": {"category": "x", "metadata": {"category": "y", "difficulty": "hard"}}}
                {"question": "b", "info": {"category": "", "tool_defs": [{"name": "t"}]}}"#,

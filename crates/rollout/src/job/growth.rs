@@ -1,17 +1,17 @@
-//! What a job may take on after it has run: agents, datasets, tasks and attempts, and nothing else.
+//! What may be added to a job after it has run: only agents, datasets, tasks and attempts.
 
 use serde_json::Value;
 
 use super::difference::{ConfigDifference, compare, differences};
 
-/// The lists of a job, whose entries are known by their names.
+/// The lists of a job, whose entries are identified by name.
 const LISTS: [&str; 2] = ["agents", "datasets"];
 
-/// Where a dataset's files are. The hashes of their contents say whether they are the same.
+/// The location of a dataset's files. The hashes of their contents decide whether they are the same.
 const PLACES: [&str; 2] = ["path", "registry"];
 
-/// What differs between the configuration of a job and another, but for what the job can grow by. None differs if
-/// the job can become the other.
+/// The differences between the configuration of a job and another, except what may be added. Without differences, the
+/// job can be extended.
 pub(super) fn changes(before: &Value, after: &Value, provider: &str) -> Vec<ConfigDifference> {
     let (mut before, mut after) = (before.clone(), after.clone());
     let mut found = Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn changes(before: &Value, after: &Value, provider: &str) -> Vec<Conf
     found
 }
 
-/// Leaves out that a job now names the provider that it ran on.
+/// Ignores that a job now names the provider that it ran on.
 pub(super) fn other_than_provider(
     found: Vec<ConfigDifference>,
     provider: &str,
@@ -54,7 +54,7 @@ fn take(record: &mut Value, key: &str) -> Value {
     record.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
-/// The entries of a list by the names that results have.
+/// The entries of a list by their names in results.
 fn entries(list: &Value) -> Vec<(&str, &Value)> {
     list.as_array()
         .into_iter()
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_run_is_named_where_it_changes() {
+    fn changes_to_finished_parts_are_listed() {
         let after = json!({
             "n_attempts": 1,
             "environment": {"type": "docker"},
@@ -116,7 +116,7 @@ mod tests {
             lines(&after),
             [
                 "agents.a.execute: was \"true\", is \"false\"",
-                "datasets.set: was {\"path\":\"./set\",\"name\":\"set\"}, is gone",
+                "datasets.set: removed, was {\"path\":\"./set\",\"name\":\"set\"}",
                 "n_attempts: was 2, is 1",
                 "environment.type: was null, is \"docker\"",
             ]

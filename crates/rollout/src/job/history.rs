@@ -1,4 +1,4 @@
-//! When earlier runs of a job ran, as its journal has it.
+//! The times of earlier runs of a job, from its journal.
 
 use jiff::Timestamp;
 
@@ -6,8 +6,8 @@ use super::History;
 use rollout_record::journal::JournalEntry;
 
 impl History {
-    /// Takes note of an entry of an earlier run.
-    pub(super) fn hear(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
+    /// Adds an entry of an earlier run.
+    pub(super) fn add(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
         self.ended_at = match entry {
             JournalEntry::RunEnded { at, cancelled: false } => Some(*at),
             _ => None,
@@ -17,7 +17,7 @@ impl History {
                 self.first_start.get_or_insert(*at);
                 *run = Some(*at);
             }
-            // A run that was killed lasted at least until its last trial ended.
+            // A killed run lasted at least until its last trial ended.
             JournalEntry::Trial { result, .. } => self.advance(run, result.timestamps.ended_at),
             JournalEntry::RunEnded { at, .. } => {
                 self.advance(run, *at);

@@ -1,14 +1,14 @@
-//! The tasks of a plan as the journal holds them, with the hashes of their files.
+//! The tasks of a plan in the form of the journal, with the hashes of their files.
 
 use std::{borrow::Cow, io, sync::Arc};
 
 use super::{Plan, PlanTask, Work, provenance::TaskHashes};
 use rollout_env::blocking::blocking;
-use rollout_record::{journal::PlannedTask, tasks::TaskAbout};
+use rollout_record::{journal::PlannedTask, tasks::TaskRecord};
 
-/// What had to be read for the journal: the files of those tasks that are containers, in their order.
+/// The data that was read for the journal: the files of container tasks, in order.
 pub(super) struct Journaled {
-    containers: Vec<(PlannedTask, Option<TaskAbout>)>,
+    containers: Vec<(PlannedTask, Option<TaskRecord>)>,
 }
 
 impl Journaled {
@@ -36,7 +36,7 @@ impl Journaled {
         .await
     }
 
-    /// The tasks of the plan, one by one: there may be many examples. Blocks while it reads those.
+    /// The tasks of the plan, one by one, because there may be many examples. Blocks while it reads them.
     pub(super) fn tasks<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = io::Result<PlannedTask>> + 'a {
         let mut containers = self.containers.iter();
         plan.tasks().iter().map(move |task| match is_container(task) {
@@ -48,12 +48,12 @@ impl Journaled {
         })
     }
 
-    /// What is recorded of the tasks: of containers that can be run, and of the questions of a benchmark. Blocks while it
-    /// reads those.
+    /// The records of the tasks: of runnable container tasks, and of the questions of a benchmark. Blocks while it
+    /// reads them.
     pub(super) fn abouts<'a>(
         &'a self,
         plan: &'a Plan,
-    ) -> impl Iterator<Item = io::Result<Cow<'a, TaskAbout>>> + 'a {
+    ) -> impl Iterator<Item = io::Result<Cow<'a, TaskRecord>>> + 'a {
         let of_containers = self.containers.iter().filter_map(|(_, about)| about.as_ref());
         let of_examples = plan.tasks().iter().filter_map(|task| match &task.work {
             Work::Example { set, inputs } => set.examples.about(inputs).transpose(),
@@ -64,7 +64,7 @@ impl Journaled {
             .chain(of_examples.map(|about| about.map(Cow::Owned)))
     }
 
-    /// How many of the tasks something is recorded of.
+    /// How many tasks have a record.
     pub(super) fn recorded(&self, plan: &Plan) -> usize {
         let has_about = |task: &&PlanTask| match &task.work {
             Work::Example { set, inputs } => set.examples.has_about(inputs),
@@ -74,7 +74,7 @@ impl Journaled {
         containers.count() + plan.tasks().iter().filter(has_about).count()
     }
 
-    /// The hashes of the files of the tasks, by the number of the task. Examples have none here.
+    /// The hashes of the files of container tasks, by the number of the task. Examples have none.
     pub(super) fn hashes(&self, plan: &Plan) -> TaskHashes {
         if self.containers.is_empty() {
             return TaskHashes::default();

@@ -1,4 +1,4 @@
-//! What the journal of a job says of its tasks, against a plan that goes on with it.
+//! Compares the tasks in the journal of a job with a plan that continues it.
 
 use std::{collections::HashMap, io};
 
@@ -9,25 +9,25 @@ use rollout_core::{
 };
 use rollout_record::journal::{Header, PlanHeader, PlannedTask};
 
-/// Whether a job may have more tasks than it was started with.
+/// Whether a job may get more tasks than it was started with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
-    /// It has those it was started with.
+    /// It keeps the tasks that it was started with.
     Refused,
-    /// New ones come after them.
+    /// New tasks may be added after them.
     Allowed,
 }
 
-/// What the journal of a job says of its tasks.
+/// The tasks in the journal of a job.
 pub(super) enum Before {
-    /// They are those of the plan. There may be a million of them, so they are left in the file.
+    /// They are those of the plan. There may be a million, so they stay in the file.
     Same(PlanHeader),
-    /// They are not all that the plan has, or stand in another order.
+    /// The plan has others, or another order.
     Other(Header),
 }
 
 impl Before {
-    /// Compares a job with a plan, and brings the plan down to the tasks of the job, unless it may grow.
+    /// Compares a job with a plan, and reduces the plan to the tasks of the job, unless it may grow.
     pub(super) fn new(header: PlanHeader, plan: Plan, growth: Growth) -> Result<(Self, Plan), ResumeError> {
         let agents = header.header().agents.iter().map(String::as_str);
         let mut is_same = plan.agents().map(AgentName::as_str).eq(agents);
@@ -48,7 +48,7 @@ impl Before {
         Ok((Self::Other(header), plan))
     }
 
-    /// The header, of whose tasks some may be left out.
+    /// The header. Some of its tasks may be left out.
     pub(super) fn header(&self) -> &Header {
         match self {
             Self::Same(header) => header.header(),
@@ -56,7 +56,7 @@ impl Before {
         }
     }
 
-    /// The tasks whose files or inputs are not what they were.
+    /// The tasks whose files or inputs have changed.
     pub(super) fn changed(&self, plan: &Plan, journaled: &Journaled) -> Result<Vec<String>, ResumeError> {
         let mut now = journaled.tasks(plan);
         let header = match self {
@@ -78,8 +78,8 @@ impl Before {
     }
 }
 
-/// The numbers of agents and tasks by their names: what the journal says of a trial is found by those, because a job
-/// that has grown has moved the places of its trials.
+/// The numbers of agents and tasks by their names. Trials in the journal are found by name, because the indexes of the
+/// trials change when a job grows.
 pub(super) struct Places<'p> {
     agents: HashMap<&'p str, usize>,
     tasks: HashMap<(&'p str, &'p str), usize>,
@@ -101,7 +101,7 @@ impl<'p> Places<'p> {
     }
 }
 
-/// Whether a result is that of the trial at a place.
+/// Whether a result belongs to the trial at an index.
 pub(super) fn is_of(plan: &Plan, index: TrialIndex, result: &TrialResult) -> bool {
     if index.0 >= plan.len() {
         return false;
@@ -116,8 +116,8 @@ pub(super) fn is_of(plan: &Plan, index: TrialIndex, result: &TrialResult) -> boo
         )
 }
 
-/// Brings a plan down to the agents and tasks that the job was started with, in their order. Where the job may grow,
-/// the plan stays as it is, if nothing of the job is missing.
+/// Reduces a plan to the agents and tasks that the job was started with, in their order. If the job may grow, the plan
+/// stays as it is, provided that nothing of the job is missing.
 fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec<String>> {
     let agents = plan.agents().map(AgentName::as_str).eq(header.agents.iter().map(String::as_str));
     let planned = plan.tasks.iter().map(|task| (task.dataset().as_str(), task.name()));
@@ -128,10 +128,10 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
     if growth == Growth::Allowed {
         let places = Places::new(&plan);
         let gone = |name: &&String| !places.agents.contains_key(name.as_str());
-        missing.extend(header.agents.iter().filter(gone).map(|name| format!("agent {name} is gone")));
+        missing.extend(header.agents.iter().filter(gone).map(|name| format!("agent {name} is missing")));
         for PlannedTask { dataset, name, .. } in &header.tasks {
             if !places.tasks.contains_key(&(dataset.as_str(), name.as_str())) {
-                missing.push(format!("task {dataset}/{name} is gone"));
+                missing.push(format!("task {dataset}/{name} is missing"));
             }
         }
         return if missing.is_empty() { Ok(plan) } else { Err(missing) };
@@ -142,7 +142,7 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
     for name in &header.agents {
         match by_name.remove(name) {
             Some(agent) => agents.push(agent),
-            None => missing.push(format!("agent {name} is gone")),
+            None => missing.push(format!("agent {name} is missing")),
         }
     }
     let key = |task: &PlanTask| (task.dataset().to_string(), task.name().to_owned());
@@ -151,7 +151,7 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
     for task in &header.tasks {
         match by_name.remove(&(task.dataset.clone(), task.name.clone())) {
             Some(found) => tasks.push(found),
-            None => missing.push(format!("task {}/{} is gone", task.dataset, task.name)),
+            None => missing.push(format!("task {}/{} is missing", task.dataset, task.name)),
         }
     }
     if !missing.is_empty() {
@@ -161,7 +161,7 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
     Ok(plan)
 }
 
-/// The tasks whose files or inputs are not what they were.
+/// The tasks whose files or inputs have changed.
 fn changed(
     before: &[PlannedTask],
     now: impl Iterator<Item = io::Result<PlannedTask>>,
@@ -176,14 +176,14 @@ fn changed(
     Ok(changed)
 }
 
-/// What is said of a task whose files or inputs are not what they were.
+/// The message about a task whose files or inputs have changed.
 fn change(before: &PlannedTask, now: &PlannedTask) -> Option<String> {
-    // A task that could not be loaded before has no results that a repair could spoil.
+    // A task that could not be loaded before has no results, so a repair is harmless.
     if before.content_hash.is_none() || before.content_hash == now.content_hash {
         return None;
     }
     Some(match before.example_id {
-        Some(_) => format!("example {} of {} is not what it was", before.name, before.dataset),
-        None => format!("the files of task {}/{} are not what they were", before.dataset, before.name),
+        Some(_) => format!("example {} of {} has changed", before.name, before.dataset),
+        None => format!("the files of task {}/{} have changed", before.dataset, before.name),
     })
 }

@@ -1,13 +1,14 @@
-//! A job: plan its trials, run them side by side, record them, and pick up again where it stopped.
+//! A job: plans its trials, runs them concurrently, records them, and resumes where it stopped.
 //!
-//! [`Plan`] says which trials there are, [`Job`] is a plan with its directory, and [`Job::run`] is
-//! the dispatcher: the one place that decides what starts next and in which order things happened.
+//! [`Plan`] has the trials, [`Job`] is a plan with its directory, and [`Job::run`] is the dispatcher: the only place
+//! that decides what starts next and in which order events are reported.
 
 mod difference;
 mod dispatch;
 mod earlier_rows;
 mod episode_log;
 mod examples;
+mod gateway;
 mod growth;
 mod history;
 mod journaled;
@@ -34,11 +35,13 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future::BoxFuture;
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
 pub use difference::ConfigDifference;
 pub use examples::{ExampleSet, ExampleWriter, StoredExamples};
+pub use gateway::GatewayFailure;
 pub use no_provider::NoProvider;
 pub use plan::{Plan, PlanAgent, PlanError, Selection};
 pub use planned::{ContainerWork, PlanDataset, PlanTask, Work};
@@ -60,49 +63,49 @@ use rollout_record::{
     rows, tasks,
 };
 
-/// Whose key is refused, where it is the judge's of a benchmark.
-pub(crate) const JUDGE: &str = "the model that judges";
+/// The owner of a rejected key, for the judge of a benchmark.
+pub(crate) const JUDGE: &str = "the judge";
 
 /// A plan with a directory and an open journal, ready to run.
 pub struct Job {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
     name: Arc<str>,
-    /// Where results go; nothing is kept without.
+    /// Where results are saved; none if they are not.
     store: Option<Store>,
-    /// Where containers put their files if nothing is kept.
+    /// The directory for files of containers if nothing is saved.
     scratch: Option<JobDir>,
-    /// Where trials take their places, if other jobs take some too.
+    /// Trials wait for permits of this share, if other jobs share a limit with this one.
     pub(crate) share: Option<Share>,
     sections: Sections,
     rows: Rows,
-    /// Rows of groups that this run adds members to.
+    /// Rows of groups that get new members in this run.
     earlier_rows: Arc<EarlierRows>,
-    /// The trials that this run is to do.
+    /// The trials of this run.
     todo: Vec<rollout_core::name::TrialIndex>,
     history: History,
     /// When it ended, if nothing is left to do or to write.
     settled_at: Option<Timestamp>,
     warnings: Vec<String>,
     collector: Option<Box<dyn Collector>>,
-    /// Rows of earlier runs, where somebody asked for them.
+    /// Rows of earlier runs, if the caller wants them.
     earlier: Vec<RolloutOutput>,
-    /// How the run was started.
+    /// The command that started the run.
     command: Option<Vec<String>>,
-    /// Where its results come from, once somebody asked.
+    /// The provenance of its results, once it is known.
     provenance: Option<Arc<Provenance>>,
 }
 
-/// Where the results of a job go.
+/// Where the results of a job are saved.
 struct Store {
     dir: JobDir,
     journal: Journal,
     task_hashes: TaskHashes,
 }
 
-/// Takes what comes out of a job with one model and one dataset while it runs.
+/// Receives the results of a running job with one model and one dataset.
 pub(crate) trait Collector: Send {
-    /// Rollouts that are over and recorded, with what all of them come to so far. The job waits for it.
+    /// Recorded rollouts, with the totals so far. The job waits for it.
     fn group<'a>(
         &'a mut self,
         outputs: Vec<RolloutOutput>,
@@ -112,55 +115,55 @@ pub(crate) trait Collector: Send {
         Box::pin(std::future::ready(()))
     }
 
-    /// A rollout of an earlier run that was scored again, together with new members of its group.
+    /// A rollout of an earlier run that was scored again with new members of its group.
     fn rescored(&mut self, output: RolloutOutput) {
         let _ = output;
     }
 
-    /// What they came to in the end.
+    /// The final totals.
     fn end(&mut self, metadata: GenerateMetadata, cancelled: bool) {
         let _ = (metadata, cancelled);
     }
 
-    /// A trial that is over, with the conversation if it was one of a model in a container.
+    /// A finished trial, with the conversation if it was one of a model in a container.
     fn ended(&mut self, result: &Arc<TrialResult>, state: Option<Box<State>>) {
         let _ = (result, state);
     }
 }
 
-/// What earlier runs of the same job leave to add up.
+/// The times and totals of earlier runs of the same job.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
     first_start: Option<Timestamp>,
-    /// The end of the last run, if it ended in good order.
+    /// The end of the last run, if it ended properly.
     ended_at: Option<Timestamp>,
     seconds: f64,
 }
 
-/// Stops a job: first in good order, then at once.
+/// Cancels a job: first gracefully, then immediately.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
-    /// No new trials; running ones are stopped and torn down.
+    /// Starts no new trials; running ones are stopped and torn down.
     pub graceful: CancellationToken,
-    /// Nothing is waited for.
+    /// Waits for nothing.
     pub now: CancellationToken,
 }
 
-/// Why a job cannot be started or carried through.
+/// Why a job cannot be started or completed.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// There is a job of this name.
-    #[error("the job directory {} exists, and results are never overwritten", .0.display())]
+    /// A job of this name exists.
+    #[error("the job directory {} already exists; results are never overwritten", .0.display())]
     Exists(PathBuf),
-    /// A file is where one of the job's would be.
-    #[error("{} is in the way, and nothing is overwritten", .0.display())]
+    /// A file exists where the job would create one.
+    #[error("{} already exists; files are never overwritten", .0.display())]
     InTheWay(PathBuf),
-    /// The directory cannot be made.
-    #[error("cannot make the job directory {}", path.display())]
+    /// The directory cannot be created.
+    #[error("cannot create the job directory {}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The configuration in the job's directory cannot be read.
@@ -168,12 +171,15 @@ pub enum JobError {
     Config {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is a directory of this name, which is not a job's.
+    /// A directory of this name exists, and is not a job.
     #[error("{} exists and is not a job directory", .0.display())]
     NotAJob(PathBuf),
+    /// Agents cannot reach their models.
+    #[error("the gateway to the models cannot be started")]
+    Gateway(#[from] GatewayFailure),
     /// The files of a task cannot be read.
     #[error("cannot read the files of the tasks")]
     Tasks(#[source] io::Error),
@@ -182,35 +188,49 @@ pub enum JobError {
     Rows {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The journal cannot be written, so results would be lost.
-    #[error("results can no longer be recorded, so the job was stopped")]
+    #[error("cannot record results, so the job was stopped")]
     Journal(#[from] JournalError),
-    /// The server of a model refuses its key: no other rollout could do better.
-    #[error("the server refuses the key of {who}, so the job was stopped")]
+    /// The server of a model rejects its key: every other rollout would fail too.
+    #[error("the server rejected the API key of {who}, so the job was stopped")]
     Unauthorized {
-        /// Whose key, as in a sentence.
+        /// The owner of the key, for a sentence.
         who: String,
-        /// What the server said.
+        /// The error of the server.
         source: model::Error,
     },
-    /// The server of a model cannot do what the job asks for: no other rollout could do better.
-    #[error("{who} cannot be used as the job asks for, so the job was stopped")]
+    /// The server of a model does not support the settings: every other rollout would fail too.
+    #[error("{who} does not support the settings of the job, so the job was stopped")]
     Unsupported {
-        /// Which model, as in a sentence.
+        /// The model, for a sentence.
         who: String,
-        /// What is missing.
+        /// What is not supported.
         source: model::Error,
     },
     /// A result file cannot be written.
-    #[error("results can no longer be recorded, so the job was stopped")]
+    #[error("cannot record results, so the job was stopped")]
     Record(#[from] WriteError),
 }
 
 impl JobError {
-    /// What the reader can do about it.
+    /// A blocking task of the job panicked.
+    fn panicked(error: tokio::task::JoinError) -> Self {
+        Self::Tasks(std::io::Error::other(error))
+    }
+
+    /// The thread that writes the journal panicked.
+    fn recorder_panicked(dir: Option<&JobDir>) -> Self {
+        Self::Journal(JournalError::Io {
+            action: "write",
+            path: dir.map(JobDir::journal).unwrap_or_default(),
+            source: std::io::Error::other("the thread that writes it panicked"),
+        })
+    }
+
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Exists(dir) => Some(format!(
@@ -218,15 +238,15 @@ impl JobError {
                  another `name:`",
                 dir.display()
             )),
-            Self::NotAJob(_) => Some("give the job another `name:`, or move the directory".to_owned()),
-            Self::InTheWay(_) => Some("give the results another directory".to_owned()),
+            Self::NotAJob(_) => Some("set another `name:` for the job, or move the directory".to_owned()),
+            Self::InTheWay(_) => Some("use another directory for the results".to_owned()),
             Self::Journal(error @ (JournalError::Locked { .. } | JournalError::Removed { .. })) => error.hint(),
             Self::Journal(_) | Self::Record(_) => Some(
-                "make room or fix the file system, then `rollout resume` the job: every trial reported as finished is kept"
+                "free disk space or fix the file system, then resume the job with `rollout resume`: finished trials are kept"
                     .to_owned(),
             ),
             Self::Unauthorized { .. } => Some(
-                "set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept"
+                "set the correct api_key for this base_url, then resume the job with `rollout resume`: finished trials are kept"
                     .to_owned(),
             ),
             Self::Unsupported { .. } => {
@@ -234,17 +254,17 @@ impl JobError {
             }
             Self::Config { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
             Self::Rows { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
-                Some("correct the line, or take it out so that the rollout runs again".to_owned())
+                Some("correct the line, or remove it so that the rollout runs again".to_owned())
             }
-            Self::Directory { .. } | Self::Tasks(_) | Self::Rows { .. } => None,
+            Self::Directory { .. } | Self::Gateway(_) | Self::Tasks(_) | Self::Rows { .. } => None,
         }
     }
 }
 
 impl Job {
-    /// Makes the job's directory, with its configuration and an empty journal.
-    pub async fn create(plan: Plan, provider: Arc<dyn Provider>) -> Result<Self, JobError> {
-        Self::create_in(plan, provider, make_directory).await
+    /// Creates the job's directory, with its configuration and an empty journal.
+    pub fn create(plan: Plan, provider: Arc<dyn Provider>) -> BoxFuture<'static, Result<Self, JobError>> {
+        Box::pin(async move { Self::create_in(plan, provider, make_directory).await })
     }
 
     async fn create_in(
@@ -296,7 +316,7 @@ impl Job {
         })
     }
 
-    /// Makes a job without containers in a directory that the caller names. It may be there, with other things in it.
+    /// Creates a job without containers in a directory of the caller. It may exist and contain other files.
     pub(crate) async fn create_at(plan: Plan, path: PathBuf) -> Result<Self, JobError> {
         let make = move |_: &Plan| {
             Self::check_place(&path)?;
@@ -307,7 +327,7 @@ impl Job {
         Self::create_in(plan, Arc::new(NoProvider), make).await
     }
 
-    /// Refuses a directory in which a job is, or something that one would overwrite.
+    /// Rejects a directory that contains a job, or a file that the job would overwrite.
     pub(crate) fn check_place(path: &Path) -> Result<(), JobError> {
         let dir = JobDir::new(path);
         if dir.journal().exists() {
@@ -321,7 +341,7 @@ impl Job {
         }
     }
 
-    /// A job without containers of which nothing is kept.
+    /// A job without containers whose results are not saved.
     pub(crate) fn unrecorded(plan: Plan) -> Self {
         let plan = Arc::new(plan);
         Self {
@@ -345,7 +365,7 @@ impl Job {
         }
     }
 
-    /// A job with containers of which nothing is kept. What they leave is in a directory that the caller removes.
+    /// A job with containers whose results are not saved. Their files are in a directory that the caller removes.
     pub(crate) fn in_scratch(
         plan: Plan,
         provider: Arc<dyn Provider>,
@@ -361,22 +381,22 @@ impl Job {
         std::mem::take(&mut self.earlier)
     }
 
-    /// Has finished rollouts handed over.
+    /// Sets the receiver of finished rollouts.
     pub(crate) fn collect(&mut self, collector: impl Collector + 'static) {
         self.collector = Some(Box::new(collector));
     }
 
-    /// Adds to what is told when the job starts.
+    /// Adds a warning that is reported when the job starts.
     pub fn warn(&mut self, message: String) {
         self.warnings.push(message);
     }
 
-    /// Where its results go.
+    /// The directory of its results.
     pub fn directory(&self) -> &Path {
         self.store.as_ref().map_or(Path::new(""), |store| store.dir.path())
     }
 
-    /// What is reported first.
+    /// The first event.
     pub(super) fn started(&self) -> Event {
         let Self { plan, provider, name, rows, todo, .. } = self;
         Event::JobStarted {
@@ -392,13 +412,13 @@ impl Job {
         }
     }
 
-    /// How many trials this run is to do.
+    /// How many trials this run has to do.
     pub fn remaining(&self) -> usize {
         self.todo.len()
     }
 }
 
-/// What the journal of a plan begins with.
+/// The first entry of the journal of a plan.
 fn header(
     plan: &Plan,
     name: &str,
@@ -411,7 +431,7 @@ fn header(
         version: journal::VERSION,
         kind: plan.kind(),
         job_name: name.to_owned(),
-        // A path that is no text cannot stand in JSON.
+        // A path that is not text cannot be written in JSON.
         directory: directory.filter(|path| path.to_str().is_some()),
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),
@@ -427,12 +447,12 @@ fn header(
     }
 }
 
-/// A path that means the same wherever the reader is. None where there is no working directory to begin from.
+/// The absolute form of a path. None if there is no working directory.
 fn absolute(path: &Path) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-/// Makes the directory of a job. An unnamed one gets the time, and a number if that is taken.
+/// Creates the directory of a job. Without a name it gets the time, and a number if that exists.
 fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
     let config = plan.config();
     let failed = |path: &Path, source| JobError::Directory { path: path.to_owned(), source };

@@ -1,18 +1,18 @@
-//! Rows of a job that had one pair of agent and dataset, and gets another.
+//! Moves rows of a job that had one pair of agent and dataset, and gets another.
 //!
-//! The rows of a single pair are in the job's own directory, and those of several in one for each pair. They get a second
-//! name at their new place before the journal has the larger job, and lose the first one after: whichever of the two
-//! jobs a crash leaves finds all of its rows.
+//! The rows of a single pair are in the job's own directory, and those of several in a directory per pair. They are
+//! linked to the new location before the journal has the larger job, and removed from the old one after. So the job
+//! finds all its rows after a crash at any point.
 
 use std::{fs, io, path::Path};
 
 use super::{JobError, Plan, PlanTask};
 use rollout_record::{journal::Header, layout::JobDir, rows};
 
-/// What a pair of agent and dataset has beside the journal.
+/// The files of a pair of agent and dataset.
 const FILES: [&str; 2] = [rows::OUTPUTS, rows::METADATA];
 
-/// Gives rows in the job's own directory a name at the place where the larger job looks for them.
+/// Links rows in the job's own directory to the location for the larger job.
 pub(super) fn link(dir: &JobDir, before: &Header, now: &Header) -> Result<(), JobError> {
     let Some((agent, dataset)) = only_pair(before) else { return Ok(()) };
     if only_pair(now).is_some() {
@@ -28,7 +28,7 @@ pub(super) fn link(dir: &JobDir, before: &Header, now: &Header) -> Result<(), Jo
     Ok(())
 }
 
-/// Takes the first name from rows that have a second one.
+/// Removes rows from the old location if they exist at the new one.
 pub(super) fn remove_from_root(dir: &JobDir, plan: &Plan) -> Result<(), JobError> {
     let mut datasets = plan.tasks.iter().map(PlanTask::dataset);
     let first = datasets.next();
@@ -52,7 +52,7 @@ fn linked(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Not every file system has links.
+    // Not every file system supports links.
     fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop))?;
     fs::File::open(to)?.sync_all()
 }

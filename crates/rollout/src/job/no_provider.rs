@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use rollout_env::{Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider};
 
-/// Makes no environments: for jobs whose tasks are all examples for models.
+/// Creates no environments: for jobs whose tasks are all examples for models.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProvider;
 

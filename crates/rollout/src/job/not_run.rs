@@ -1,4 +1,4 @@
-//! Results of trials that came to no end of their own.
+//! Results of trials that could not run to their end.
 
 use jiff::Timestamp;
 
@@ -20,13 +20,13 @@ pub(super) fn no_model(plan: &Plan, index: TrialIndex) -> TrialResult {
 
 /// The result of a trial whose code panicked.
 pub(super) fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
-    let message = "Rollout itself failed in this trial: this is a bug, and rollout.log says where".to_owned();
+    let message = "Rollout itself failed in this trial: this is a bug; see rollout.log".to_owned();
     failed(plan, index, ErrorType::InternalError, message)
 }
 
 /// The result of a trial whose example cannot be read.
 pub(super) fn unreadable(plan: &Plan, index: TrialIndex, error: &std::io::Error) -> TrialResult {
-    let message = format!("cannot read the example from the temporary file that holds it: {error}");
+    let message = format!("cannot read the example from its temporary file: {error}");
     failed(plan, index, ErrorType::InternalError, message)
 }
 

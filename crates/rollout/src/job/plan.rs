@@ -1,4 +1,4 @@
-//! Which trials a job has, in which order.
+//! The trials of a job, and their order.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     config::{AgentConfig, JobConfig, LoadedJob},
+    packages::Packages,
     task::Pins,
 };
 use rollout_core::{
@@ -27,11 +28,11 @@ use rollout_env::blocking::blocking;
 use rollout_model::{Model, RolloutInput, dataset};
 use rollout_record::journal::TaskSelection;
 
-/// The most trials that a job can have. A few numbers of each are in memory while it runs.
+/// The maximum number of trials of a job. A few numbers of each are in memory while it runs.
 const MAX_TRIALS: u64 = 1_000_000;
 
 impl PlanError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::TooMany { .. } => Some("lower `n_attempts`, or split the job"),
@@ -40,7 +41,7 @@ impl PlanError {
     }
 }
 
-/// The part of a job that is asked for. An empty list selects everything.
+/// The selected part of a job. An empty list selects everything.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Agents by name.
@@ -49,12 +50,12 @@ pub struct Selection {
     pub datasets: Vec<GlobMatcher>,
     /// Tasks by name.
     pub tasks: Vec<GlobMatcher>,
-    /// At most this many tasks of each dataset.
+    /// The maximum number of tasks of each dataset.
     pub limit: Option<usize>,
 }
 
 impl Selection {
-    /// How it chooses tasks; none if it takes all.
+    /// The selection of tasks; none if all are selected.
     fn of_tasks(&self) -> Option<TaskSelection> {
         let globs = self.tasks.iter().map(|glob| glob.glob().to_string()).collect();
         let chosen = TaskSelection { globs, limit: self.limit.map(|limit| limit as u64) };
@@ -62,38 +63,38 @@ impl Selection {
     }
 }
 
-/// Why there is nothing to run.
+/// Why a plan cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No agent, dataset or task matches.
-    #[error("the selection leaves no task; there are: {available}")]
+    #[error("no task is selected; available tasks: {available}")]
     Empty {
-        /// What could have been selected.
+        /// The available tasks.
         available: String,
     },
-    /// One of several patterns selects nothing: most likely a slip.
-    #[error("no {what} matches {pattern:?}; there are: {available}")]
+    /// A pattern selects nothing: most likely a mistake.
+    #[error("no {what} matches {pattern:?}; available: {available}")]
     NoMatch {
-        /// What it was to select.
+        /// The kind that it selects.
         what: &'static str,
         /// The pattern.
         pattern: String,
-        /// What could have been selected.
+        /// The available names.
         available: String,
     },
-    /// There are more trials than a job can have.
+    /// There are more trials than a job supports.
     #[error(
-        "the job has {trials} trials ({agents} agents × {tasks} tasks × attempts), and a job can have at most {MAX_TRIALS}"
+        "the job has {trials} trials ({agents} agents × {tasks} tasks × attempts), and the limit is {MAX_TRIALS}"
     )]
     TooMany {
-        /// How many there are.
+        /// The number of trials.
         trials: u128,
-        /// How many agents.
+        /// The number of agents.
         agents: usize,
-        /// How many tasks.
+        /// The number of tasks.
         tasks: usize,
     },
-    /// Two tasks of a dataset share a name, and so would share a directory.
+    /// Two tasks of a dataset have the same name, and so would have the same directory.
     #[error("dataset {dataset} has two tasks named {task}; rename one of them in the registry")]
     DuplicateTask {
         /// The dataset.
@@ -103,8 +104,8 @@ pub enum PlanError {
     },
 }
 
-/// The trials of a job. A trial is its place in the enumeration: agents, then datasets and their
-/// tasks, then attempts.
+/// The trials of a job. A trial is identified by its index in the enumeration: agents, then datasets and their tasks,
+/// then attempts.
 #[derive(Debug)]
 pub struct Plan {
     loaded: LoadedJob,
@@ -112,14 +113,16 @@ pub struct Plan {
     config: Arc<JobConfig>,
     pub(super) agents: Vec<PlanAgent>,
     pub(super) tasks: Vec<PlanTask>,
-    /// For each task, how many trials an agent has before it; then how many it has in all.
+    /// For each task, how many trials an agent has before it; at the end, the number of all.
     offsets: Vec<u64>,
     pins: Pins,
-    /// How its tasks were chosen, if not all of them were wanted.
+    /// The selection of tasks, if not all were selected.
     pub(super) selection: Option<TaskSelection>,
-    /// How many tasks its datasets have, chosen or not.
+    /// How many tasks its datasets have, selected or not.
     pub(super) dataset_sizes: BTreeMap<String, u64>,
     redactor: Arc<Redactor>,
+    /// Where the agents of presets come from.
+    pub(super) packages: Option<Arc<Packages>>,
 }
 
 /// An agent of a plan.
@@ -127,15 +130,15 @@ pub struct Plan {
 pub struct PlanAgent {
     /// Its name.
     pub name: AgentName,
-    /// What the job file says of it. A plan that is made without a job file has only models.
+    /// Its settings in the job file. A plan without a job file has only models.
     pub(super) config: Option<Arc<AgentConfig>>,
     /// The model, if it is one.
     pub(super) model: Option<Arc<Model>>,
 }
 
 impl Plan {
-    /// Enumerates the trials of a job. `overrides` are the settings that were given beside the job
-    /// file, and `vars` resolves `${VAR}` in the tasks' `[verifier.env]`.
+    /// Enumerates the trials of a job. `overrides` are the settings given in addition to the job file, and `vars`
+    /// resolves `${VAR}` in the tasks' `[verifier.env]`.
     pub fn new<D: Into<PlanDataset>>(
         loaded: LoadedJob,
         overrides: Vec<String>,
@@ -194,6 +197,7 @@ impl Plan {
             selection,
             dataset_sizes,
             redactor,
+            packages: None,
         })
     }
 
@@ -224,11 +228,12 @@ impl Plan {
             selection: None,
             dataset_sizes: BTreeMap::new(),
             redactor,
+            packages: None,
         })
     }
 
-    /// A plan of one task of this one, which a model attempts in the place of the first agent. The further secrets must
-    /// not be written either.
+    /// A plan of one task of this one, which a model attempts instead of the first agent. The given secrets are masked
+    /// too.
     pub(crate) fn of_task(
         &self,
         task: usize,
@@ -252,10 +257,11 @@ impl Plan {
             pins: Pins::new(),
             selection: None,
             dataset_sizes: BTreeMap::new(),
+            packages: self.packages.clone(),
         }
     }
 
-    /// Says how the questions of a benchmark were chosen among all of them.
+    /// Records how the questions of a benchmark were selected.
     pub(crate) fn selected(&mut self, selection: Option<TaskSelection>, questions: u64) {
         if let Some(task) = self.tasks.first() {
             self.dataset_sizes.insert(task.dataset().to_string(), questions);
@@ -263,13 +269,13 @@ impl Plan {
         self.selection = selection;
     }
 
-    /// Says what a plan without a job file is, for its record.
+    /// Records the configuration of a plan without a job file.
     pub(crate) fn describe(&mut self, record: serde_json::Value) {
         self.loaded.hash = dataset::hash(&record);
         self.loaded.record = record;
     }
 
-    /// What its trials are.
+    /// The kind of its trials.
     pub(super) fn kind(&self) -> JobKind {
         let first = self.tasks.first().map(|task| &task.work);
         match first {
@@ -278,7 +284,7 @@ impl Plan {
         }
     }
 
-    /// The same plan with the models of those of its agents that are models.
+    /// The same plan with the models of its model agents.
     #[must_use]
     pub fn with_models(mut self, mut models: HashMap<AgentName, Arc<Model>>) -> Self {
         for agent in &mut self.agents {
@@ -287,51 +293,58 @@ impl Plan {
         self
     }
 
-    /// Takes other agents and tasks, which moves the places of the trials.
+    /// The same plan with the source of the packages of presets.
+    #[must_use]
+    pub fn with_packages(mut self, packages: Arc<Packages>) -> Self {
+        self.packages = Some(packages);
+        self
+    }
+
+    /// Replaces agents and tasks, which changes the indexes of the trials.
     pub(super) fn rearrange(&mut self, agents: Vec<PlanAgent>, tasks: Vec<PlanTask>) {
         self.offsets = offsets(&tasks);
         self.agents = agents;
         self.tasks = tasks;
     }
 
-    /// How many trials there are.
+    /// The number of trials.
     pub fn len(&self) -> u64 {
         self.agents.len() as u64 * self.per_agent()
     }
 
-    /// How many trials each agent has.
+    /// The number of trials of each agent.
     pub(super) fn per_agent(&self) -> u64 {
         self.offsets.last().copied().unwrap_or(0)
     }
 
-    /// Whether there are none, which a plan that could be made never has.
+    /// Whether there are no trials, which is never the case for a valid plan.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Every trial's place.
+    /// The index of every trial.
     pub fn indexes(&self) -> impl Iterator<Item = TrialIndex> + use<> {
         (0..self.len()).map(TrialIndex)
     }
 
-    /// Which trial is at a place.
+    /// The trial at an index.
     pub fn trial(&self, index: TrialIndex) -> TrialId {
         let (agent, task, attempt) = self.parts(index);
         let (agent, dataset) = (agent.name.clone(), task.dataset().clone());
         TrialId { agent, dataset, task: task.task_name(), attempt }
     }
 
-    /// The parts of the trial at a place.
+    /// The parts of the trial at an index.
     pub(super) fn parts(&self, index: TrialIndex) -> (&PlanAgent, &PlanTask, u32) {
         let (agent, task, attempt) = self.place(index);
         (&self.agents[agent], &self.tasks[task], attempt)
     }
 
-    /// What the rollout at a place starts from.
+    /// The input of the rollout at an index.
     ///
     /// # Panics
     ///
-    /// Where the trial is a container.
+    /// If the trial is a container task.
     pub(super) async fn input(&self, index: TrialIndex) -> io::Result<RolloutInput> {
         let (_, task, attempt) = self.parts(index);
         let Work::Example { set, inputs } = &task.work else { unreachable!("only examples have inputs") };
@@ -343,7 +356,7 @@ impl Plan {
         set.examples.read(place)
     }
 
-    /// The numbers of agent and task of the trial at a place, and its attempt.
+    /// The numbers of agent and task of the trial at an index, and its attempt.
     pub(super) fn place(&self, index: TrialIndex) -> (usize, usize, u32) {
         let of_agent = index.0 % self.per_agent();
         let task = self.offsets.partition_point(|offset| *offset <= of_agent) - 1;
@@ -351,7 +364,7 @@ impl Plan {
         ((index.0 / self.per_agent()) as usize, task, attempt)
     }
 
-    /// The place of a trial.
+    /// The index of a trial.
     pub(super) fn index(&self, agent: usize, task: usize, attempt: u32) -> TrialIndex {
         TrialIndex(agent as u64 * self.per_agent() + self.offsets[task] + u64::from(attempt) - 1)
     }
@@ -366,7 +379,7 @@ impl Plan {
         &self.loaded
     }
 
-    /// The settings given beside the job file.
+    /// The settings given in addition to the job file.
     pub fn overrides(&self) -> &[String] {
         &self.overrides
     }
@@ -386,12 +399,12 @@ impl Plan {
         &self.pins
     }
 
-    /// Attempts for each pair of agent and task, where a task does not have a number of its own.
+    /// Attempts for each pair of agent and task, unless a task has its own number.
     pub fn attempts(&self) -> u32 {
         self.config.n_attempts.get()
     }
 
-    /// What must not be written anywhere.
+    /// Masks secrets.
     pub fn redactor(&self) -> &Arc<Redactor> {
         &self.redactor
     }
@@ -405,7 +418,7 @@ fn check_size(agents: usize, tasks: &[PlanTask]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Refuses two tasks of one name in a dataset.
+/// Rejects two tasks of the same name in a dataset.
 fn check_names(tasks: &[PlanTask]) -> Result<(), PlanError> {
     let mut seen = HashSet::new();
     match tasks.iter().find(|task| !seen.insert(task.name())) {
@@ -436,7 +449,7 @@ fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
     Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks.map(|value| value.value.as_str())))
 }
 
-/// Refuses a pattern that selects nothing, even where another one does.
+/// Rejects a pattern that selects nothing, even if another one selects something.
 fn check<'a>(
     what: &'static str,
     globs: &[GlobMatcher],

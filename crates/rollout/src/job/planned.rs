@@ -1,4 +1,4 @@
-//! The tasks of a plan: containers and examples, each with what it takes to attempt it.
+//! The tasks of a plan: container tasks and examples, each with what is needed to attempt it.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +16,7 @@ use rollout_core::{
 };
 use rollout_record::{
     journal::{PlannedTask, RecordedSource},
-    tasks::{TaskAbout, TaskLimits},
+    tasks::{TaskLimits, TaskRecord},
 };
 
 /// A dataset whose tasks are containers, or one whose tasks are examples for a model.
@@ -49,25 +49,25 @@ impl PlanDataset {
     }
 }
 
-/// A task of a plan. There may be a million of them: what many share, they share.
+/// A task of a plan. There may be a million, so common data is shared.
 #[derive(Debug, Clone)]
 pub struct PlanTask {
     /// How often each agent attempts it.
     pub attempts: u32,
-    /// What is to be done.
+    /// The kind of task.
     pub work: Work,
 }
 
-/// What a task of a plan is.
+/// The kind of a task.
 #[derive(Debug, Clone)]
 pub enum Work {
     /// A task in a container.
     Container(Box<ContainerWork>),
     /// An example for a model.
     Example {
-        /// The examples of its dataset, and how models are led through them.
+        /// The examples of its dataset, and the interaction for them.
         set: Arc<ExampleSet>,
-        /// What each attempt starts from; the last one serves all further attempts.
+        /// The inputs of its attempts; further attempts use the last one.
         inputs: InputPlaces,
     },
 }
@@ -79,13 +79,13 @@ pub struct ContainerWork {
     pub dataset: DatasetName,
     /// Its name.
     pub name: TaskName,
-    /// The least reward that counts as solved.
+    /// The lowest reward that counts as solved.
     pub pass_threshold: f64,
     /// The task, or why it cannot be run.
     pub task: Result<Arc<Task>, TaskProblem>,
     /// Variables for its tests.
     pub verifier_env: Arc<Env>,
-    /// Where a registry said that its files are.
+    /// The location of its files in a registry.
     pub source: Option<RecordedSource>,
 }
 
@@ -106,7 +106,7 @@ impl PlanTask {
         }
     }
 
-    /// Its name, to be kept.
+    /// Its name, owned.
     pub(super) fn task_name(&self) -> TaskName {
         match &self.work {
             Work::Container(work) => work.name.clone(),
@@ -116,7 +116,7 @@ impl PlanTask {
         }
     }
 
-    /// The least reward that counts as solved.
+    /// The lowest reward that counts as solved.
     pub fn pass_threshold(&self) -> f64 {
         match &self.work {
             Work::Container(work) => work.pass_threshold,
@@ -140,7 +140,7 @@ impl PlanTask {
         }
     }
 
-    /// The example that it is.
+    /// The number of its example.
     pub(super) fn example_id(&self) -> Option<u64> {
         match &self.work {
             Work::Container(_) => None,
@@ -148,13 +148,13 @@ impl PlanTask {
         }
     }
 
-    /// The category and the difficulty that it says it has.
+    /// Its category and difficulty, if it has them.
     pub(super) fn labels(&self) -> (Option<&str>, Option<&str>) {
         match &self.work {
             Work::Container(work) => {
                 let about = work.task.as_ref().ok().map(|task| &task.config.metadata);
                 let label = |key: &str| {
-                    // One level deeper is where some formats put them.
+                    // Some formats have them one level deeper.
                     let said = about?.get(key).or_else(|| about?.get("metadata")?.get(key));
                     said.and_then(Value::as_str).filter(|text| !text.is_empty())
                 };
@@ -164,13 +164,13 @@ impl PlanTask {
         }
     }
 
-    /// The task as the journal holds it, and what `tasks.jsonl` holds of it.
-    pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
+    /// The task in the form of the journal, and its record in `tasks.jsonl`.
+    pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskRecord>)> {
         let (content_hash, about, source) = match &self.work {
             Work::Container(work) => match &work.task {
                 Ok(task) => {
                     let contents = task.contents()?;
-                    let about = TaskAbout {
+                    let about = TaskRecord {
                         name: work.name.to_string(),
                         limits: Some(task_limits(config, &task.config)),
                         ..task.about(work.dataset.as_str(), &contents)
@@ -196,7 +196,7 @@ impl PlanTask {
     }
 }
 
-/// The tasks of a dataset in their order.
+/// The tasks of a dataset, in order.
 pub(super) fn planned(
     dataset: PlanDataset,
     config: &JobConfig,
@@ -229,7 +229,7 @@ pub(super) fn planned(
     tasks
 }
 
-/// A task for each example, in the order in which they first come.
+/// A task for each example, in the order of their first occurrence.
 pub(super) fn planned_examples(set: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
     let set = Arc::new(set);
     let repeated = set.examples.tasks().any(|(_, count)| count > 1);
@@ -240,14 +240,14 @@ pub(super) fn planned_examples(set: ExampleSet, config: &JobConfig) -> Vec<PlanT
     set.examples.tasks().map(task).collect()
 }
 
-/// The task's variables, with the job's on top.
+/// The task's variables, overridden by the job's.
 fn verifier_env(
     config: &JobConfig,
     task: &Task,
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Env, TaskProblem> {
     let mut env = Env::new();
-    // What the job sets anyway, or nobody will read, needs no value here.
+    // Variables that the job overrides, or that are not used, need no value here.
     let wanted = task.config.verifier_env.iter().filter(|(key, _)| !config.verifier.env.contains_key(key));
     for (key, written) in wanted.filter(|_| !config.verifier.disable) {
         let value = env_value(key, written, vars).map_err(|error| {
@@ -262,7 +262,7 @@ fn verifier_env(
     Ok(env)
 }
 
-/// What trials of a task get in a job.
+/// The limits of trials of a task in a job.
 fn task_limits(job: &JobConfig, task: &TaskConfig) -> TaskLimits {
     let Timeouts { build, install, execute, verify } = Timeouts::new(job, task);
     let environment = &job.environment;

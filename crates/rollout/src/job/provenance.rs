@@ -1,4 +1,4 @@
-//! Where the results of a job come from: found out once in a run, and told with every result.
+//! The provenance of a job's results: determined once in a run, and recorded with every result.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,12 +16,12 @@ use rollout_model::dataset;
 use serde_json::json;
 
 impl Job {
-    /// Says how the run was started, for the record: the words of the command. Secrets are masked.
+    /// Records the command that started the run. Secrets are masked.
     pub fn started_by(&mut self, command: impl IntoIterator<Item = String>) {
         self.command = Some(command.into_iter().collect());
     }
 
-    /// Where the results of this run come from. Looks around in the repository of the job file, if it is in one.
+    /// The provenance of this run's results. Reads the state of the job file's repository, if there is one.
     pub async fn provenance(&mut self) -> Arc<Provenance> {
         if let Some(known) = &self.provenance {
             return Arc::clone(known);
@@ -38,7 +38,7 @@ impl Job {
 }
 
 impl Plan {
-    /// Where the results of a run come from.
+    /// The provenance of a run's results.
     fn provenance(&self, git: Option<GitState>, command: Option<&[String]>, provider: &str) -> Provenance {
         let clean = |text: &str| self.redactor().text(text).into_owned();
         let mut seeds = Seeds::default();
@@ -70,15 +70,15 @@ impl Plan {
     }
 }
 
-/// What the provenance of a trial is made of.
+/// The sources of a trial's provenance.
 #[derive(Debug, Clone)]
 pub(super) struct Origin {
-    /// That of the run; none if an older version did it.
+    /// That of the run; none for runs of older versions.
     pub(super) run: Option<Arc<Provenance>>,
     pub(super) task_hashes: TaskHashes,
 }
 
-/// The hashes of the files of tasks, by the number of the task. Examples for a model have none here.
+/// The hashes of the files of tasks, by the number of the task. Examples for a model have none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TaskHashes(Arc<[Option<Box<str>>]>);
 
@@ -89,20 +89,24 @@ impl FromIterator<Option<Box<str>>> for TaskHashes {
 }
 
 impl Origin {
-    /// Where a result comes from.
+    /// The provenance of a result.
     pub(super) fn of(&self, plan: &Plan, index: TrialIndex, result: &TrialResult) -> Option<TrialProvenance> {
         let hash = self.task_hashes.0.get(plan.place(index).1).and_then(Option::as_deref);
         Some(self.run.as_ref()?.of_trial(result, hash))
     }
 }
 
-/// The hash of what an agent installs: its script, and which variables the script can see.
+/// The hash of an agent's install: its script, and the names of the variables that it can see.
 fn install_hash(agent: &AgentConfig) -> Option<String> {
     match &agent.kind {
         AgentKind::Script { install: Some(script), .. } => {
             let mut names: Vec<&str> = agent.env.keys().map(String::as_str).collect();
             names.sort_unstable();
             Some(dataset::hash(&json!({"install": script, "variables": names})))
+        }
+        AgentKind::Preset(agent) => {
+            let version = &agent.version;
+            Some(dataset::hash(&json!({"preset": format!("{:?}", agent.preset.install), "version": version})))
         }
         AgentKind::Script { install: None, .. }
         | AgentKind::Oracle
@@ -123,6 +127,7 @@ mod tests {
         AgentConfig {
             name: AgentName::new("agent").unwrap(),
             description: None,
+            cache_install: None,
             env: variables.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect::<Env>(),
             kind: AgentKind::Script { install: install.map(ToOwned::to_owned), execute: "true".to_owned() },
         }
@@ -132,7 +137,7 @@ mod tests {
     fn an_install_is_its_script_and_the_names_of_its_variables() {
         let hash = install_hash(&agent(Some("apk add x"), &[("A", "1"), ("B", "2")]));
         let golden = "sha256:3d44d077b23895a821c1553d2fbe383f54ba5ebb688a8bc04dd2a541da4acf90";
-        assert_eq!(hash.as_deref(), Some(golden), "records of before have the hash as it was");
+        assert_eq!(hash.as_deref(), Some(golden), "older records contain this hash");
         assert_eq!(install_hash(&agent(Some("apk add x"), &[("B", "3"), ("A", "4")])), hash);
         assert_ne!(install_hash(&agent(Some("apk add y"), &[("A", "1"), ("B", "2")])), hash);
         assert_ne!(install_hash(&agent(Some("apk add x"), &[("A", "1")])), hash);

@@ -1,7 +1,7 @@
-//! Puts results on the disk: the journal first, then the files that are made from it.
+//! Saves results on disk: the journal first, then the files derived from it.
 //!
-//! A thread of its own, because syncing blocks. What finishes during one sync goes out with the
-//! next, so the number of syncs does not grow with the number of trials.
+//! It is a separate thread, because syncing blocks. Results that finish during one sync are written with the next, so
+//! the number of syncs does not grow with the number of trials.
 
 use std::{
     path::PathBuf,
@@ -24,34 +24,34 @@ use rollout_record::{
     rows::RowFile,
 };
 
-/// What became of trials that were handed over together.
+/// The outcome of recording trials together.
 pub(super) enum Recorded {
-    /// They are on the disk.
+    /// They are saved.
     Written(Vec<Finished>),
-    /// They are not. The reason comes with the first of those that share it.
+    /// They are not saved. The reason comes with the first group that it affects.
     Lost(Option<JobError>),
-    /// Something that is not a result could not be written. This belongs to no group.
+    /// Something other than a result could not be written. It belongs to no group.
     Warning(String),
 }
 
-/// What is handed over.
+/// A message to the recorder.
 pub(super) enum Message {
-    /// Trials that are over, all at once. A row goes to the file with that number.
+    /// Trials that ended together. A row is written to the file with that number.
     Trials(Vec<(Option<usize>, Finished)>),
     /// Averages.
     Metadata(PathBuf, Box<GenerateMetadata>),
 }
 
-/// Takes finished trials.
+/// Receives finished trials.
 pub(super) enum Recorder {
-    /// Hands them to the thread that writes them.
+    /// Sends them to the thread that writes them.
     Disk { sender: blocking_mpsc::Sender<Message>, thread: JoinHandle<Journal> },
-    /// Nothing is kept.
+    /// Nothing is saved.
     Nowhere(mpsc::UnboundedSender<Recorded>),
 }
 
 impl Recorder {
-    /// Starts the thread. Every group handed over comes out of `recorded` once. The files are those of rows.
+    /// Starts the thread. Every group is reported once in `recorded`. The files are those of rows.
     pub(super) fn start(
         plan: Arc<Plan>,
         dir: JobDir,
@@ -71,21 +71,21 @@ impl Recorder {
         (Self::Disk { sender, thread }, recorded)
     }
 
-    /// Keeps nothing, and gives back what it gets.
+    /// Saves nothing, and returns what it receives.
     pub(super) fn nowhere() -> (Self, mpsc::UnboundedReceiver<Recorded>) {
         let (done, recorded) = mpsc::unbounded_channel();
         (Self::Nowhere(done), recorded)
     }
 
-    /// Whether trials go to the disk.
+    /// Whether trials are saved.
     pub(super) fn writes(&self) -> bool {
         matches!(self, Self::Disk { .. })
     }
 
-    /// Takes trials that are recorded together, each with the number of the file of its row.
+    /// Records trials together, each with the number of the file of its row.
     pub(super) fn record(&self, trials: Vec<(Option<usize>, Finished)>) {
         match self {
-            // The thread ends only after this sender is gone, so it is there to receive.
+            // The thread ends only after this sender is dropped, so it can receive.
             Self::Disk { sender, .. } => _ = sender.send(Message::Trials(trials)),
             Self::Nowhere(done) => {
                 let trials = trials.into_iter().map(|(_, trial)| trial).collect();
@@ -94,14 +94,14 @@ impl Recorder {
         }
     }
 
-    /// Takes averages. That they cannot be written is only logged: they are written again at the end.
+    /// Writes averages. A failure is only logged, because they are written again at the end.
     pub(super) fn metadata(&self, path: PathBuf, metadata: GenerateMetadata) {
         if let Self::Disk { sender, .. } = self {
             let _ = sender.send(Message::Metadata(path, Box::new(metadata)));
         }
     }
 
-    /// Waits for what is under way and gives the journal back, where there is one.
+    /// Waits for running writes and returns the journal, if there is one.
     pub(super) async fn finish(self) -> Result<Option<Journal>, Panicked> {
         let Self::Disk { sender, thread } = self else { return Ok(None) };
         drop(sender);
@@ -110,14 +110,14 @@ impl Recorder {
     }
 }
 
-/// The thread that writes is gone.
+/// The writing thread has panicked.
 pub(super) struct Panicked;
 
 struct Disk<'a> {
     plan: &'a Plan,
     dir: &'a JobDir,
     journal: Journal,
-    /// Files of rows, opened when the first row comes.
+    /// Files of rows, opened for the first row.
     files: Vec<(PathBuf, Option<RowFile>)>,
     origin: Origin,
     eval_log: Option<EpisodeLog>,
@@ -158,13 +158,13 @@ impl Disk<'_> {
             }
             for (path, metadata) in averages {
                 if let Err(error) = atomic::write_json(&path, &metadata) {
-                    tracing::warn!(%error, "the averages could not be written");
+                    tracing::warn!(%error, "cannot write the averages");
                 }
             }
         }
     }
 
-    /// Rows first: a result counts when the journal has it, and then its row is there.
+    /// Rows are written first: a result counts when it is in the journal, and then its row exists.
     fn write_groups(&mut self, groups: &[Vec<(Option<usize>, Finished)>]) -> Result<(), JobError> {
         let mut lines = vec![Vec::new(); self.files.len()];
         for (file, trial) in groups.iter().flatten() {
@@ -228,18 +228,18 @@ impl<'a> TrialFile<'a> {
     }
 }
 
-/// Writes the files of a finished trial, whose directory is there.
+/// Writes the files of a finished trial. Its directory exists.
 fn write_trial(dir: &TrialDir, trial: &TrialFile<'_>) -> Result<(), JobError> {
     if let Some(error) = &trial.result.error {
         atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
     }
     atomic::write_json(&dir.result(), trial)?;
-    // What stays of an earlier run is only clutter.
+    // Remains of an earlier run are harmless.
     let _ = dir.settle();
     Ok(())
 }
 
-/// Writes the files of a trial again of which the journal knows and the disk does not.
+/// Writes the files of a trial again that is in the journal but not on disk.
 pub(super) fn restore_trial(
     dir: &JobDir,
     plan: &Plan,

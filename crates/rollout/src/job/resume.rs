@@ -1,4 +1,4 @@
-//! Picking up a job where it stopped.
+//! Resumes a job where it stopped.
 
 use std::{
     cell::OnceCell,
@@ -8,11 +8,11 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
     ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, Store, difference,
-    dispatch::panicked,
     growth::{changes, other_than_provider},
     header,
     journaled::Journaled,
@@ -43,14 +43,14 @@ use rollout_record::{
     tasks,
 };
 
-/// Which finished trials a resume does again. Missing ones are always done.
+/// Which finished trials a resume repeats. Missing ones always run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rerun {
-    /// None but those that have no result.
+    /// Only those without a result.
     Missing,
-    /// Those with an error and no reward. A rollout is scored whatever happened, so of those: all with an error.
+    /// Those with an error and no reward. Rollouts are scored even if they fail, so of those: all with an error.
     Error,
-    /// Those whose reward is below the `pass_threshold` of their dataset, or that have none. Of a benchmark: those that
+    /// Those with a reward below the `pass_threshold` of their dataset, or without one. For a benchmark: those that
     /// failed, or whose score is below it.
     Unsolved,
 }
@@ -63,7 +63,7 @@ impl Rerun {
             Self::Unsolved => match (row.reward, kind) {
                 (Some(_), _) => !row.is_solved(),
                 (None, JobKind::Job) => true,
-                // No right answer is known, or nobody was to look.
+                // The correct answer is unknown, or scoring is off.
                 (None, JobKind::Benchmark) => row.error.is_some(),
             },
         }
@@ -73,16 +73,16 @@ impl Rerun {
 /// Why a job cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// There is no job there.
+    /// The directory is not a job.
     #[error("{} is not a job directory: it has no journal.jsonl", .0.display())]
     NotAJob(PathBuf),
     /// The journal cannot be read.
-    #[error("the job cannot be read")]
+    #[error("cannot read the job")]
     Journal(#[source] JournalError),
-    /// A secret was given beside the job file, where it is not kept.
-    #[error("{0} was set to a secret on the command line, which is recorded nowhere")]
+    /// A secret was given in addition to the job file, and is not saved.
+    #[error("{0} was set to a secret on the command line, and secrets are not recorded")]
     SecretOverride(String),
-    /// The configuration is not the one the job was started with.
+    /// The configuration has changed since the job was started.
     #[error("the configuration has changed since the job was started:\n{}", lines(.0))]
     ConfigChanged(Vec<ConfigDifference>),
     /// The configuration has more than the job was started with.
@@ -90,50 +90,50 @@ pub enum ResumeError {
     Grown {
         /// The job's directory.
         directory: PathBuf,
-        /// Its file.
+        /// Its job file.
         file: PathBuf,
-        /// What is new.
+        /// The additions.
         differences: Vec<ConfigDifference>,
     },
     /// The job ran on another provider.
-    #[error("the job ran on {recorded}, and cannot go on with {given}")]
+    #[error("the job ran on {recorded} and cannot continue on {given}")]
     OtherProvider {
-        /// Where it ran.
+        /// The provider that it ran on.
         recorded: String,
-        /// Where it was to go on.
+        /// The provider to continue on.
         given: String,
     },
-    /// The tasks are not those the job was started with.
+    /// The tasks have changed since the job was started.
     #[error("the tasks have changed since the job was started:\n{}", lines(.0))]
     TasksChanged(Vec<String>),
-    /// Rows without a word on what they are of.
-    #[error("{} has rows and no metadata.json, so nobody can say what they are of", .0.display())]
+    /// Rows without a description of their run.
+    #[error("{} has rows but no metadata.json, so the run they belong to is unknown", .0.display())]
     NoMetadata(PathBuf),
-    /// The job cannot go on.
+    /// The job cannot be opened.
     #[error(transparent)]
     Job(#[from] JobError),
 }
 
 impl ResumeError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::ConfigChanged(_) | Self::TasksChanged(_) => {
                 Some("undo the change to continue this job, or start a new one under another name".to_owned())
             }
             Self::Grown { directory, file, .. } => Some(format!(
-                "`rollout resume {} --with {}` keeps what has run and runs what is new",
+                "`rollout resume {} --with {}` keeps the results and runs the additions",
                 directory.display(),
                 file.display()
             )),
             Self::OtherProvider { recorded, .. } => Some(format!("connect to {recorded}")),
             Self::Job(error) => error.hint(),
             Self::SecretOverride(_) => Some(
-                "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again"
+                "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again when it is resumed"
                     .to_owned(),
             ),
-            Self::NoMetadata(_) => Some("give another directory, or move the rows away".to_owned()),
-            Self::NotAJob(_) => Some("give the directory that the run printed, <jobs_dir>/<name>".to_owned()),
+            Self::NoMetadata(_) => Some("use another directory, or move the rows".to_owned()),
+            Self::NotAJob(_) => Some("pass the directory that the run printed, <jobs_dir>/<name>".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it".to_owned())
             }
@@ -164,12 +164,12 @@ impl Resumable {
         Ok(Self { dir, header })
     }
 
-    /// What the job was when it was started. Of its tasks, those that are containers.
+    /// The job when it was started. Its tasks are only the container tasks.
     pub fn header(&self) -> &Header {
         self.header.header()
     }
 
-    /// Where its results are.
+    /// The directory of its results.
     pub fn directory(&self) -> &Path {
         self.dir.path()
     }
@@ -179,7 +179,7 @@ impl Resumable {
         self.dir.config()
     }
 
-    /// The configuration of the job, as its journal has it, or config.json where an older version ran it.
+    /// The configuration of the job from its journal, or from config.json for jobs of older versions.
     pub fn config(&self) -> Result<Value, JobError> {
         if let Some(config) = &self.header().config {
             return Ok(config.clone());
@@ -189,12 +189,12 @@ impl Resumable {
         read.map_err(|source| JobError::Config { path, source })
     }
 
-    /// What is known of the job's datasets. Registries are asked only where the job is to grow.
+    /// The known data of the job's datasets. Registries are read only if the job may grow.
     pub fn resolved(&self, grows: bool) -> Resolved {
         Resolved::of(self.header(), grows)
     }
 
-    /// Refuses a configuration that would give other results, naming the differences.
+    /// Rejects a configuration that would change results, and lists the differences.
     pub fn check_config(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         if loaded.hash == self.header().config_hash {
             return self.check_expanded(loaded);
@@ -212,7 +212,7 @@ impl Resumable {
         Err(ResumeError::ConfigChanged(differences))
     }
 
-    /// Refuses a variable that stands for something else than it did, where results are known by what it stands for.
+    /// Rejects a variable with another value, if results depend on its value.
     fn check_expanded(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         let before = self.config().unwrap_or_default();
         match (before.get(EXPANDED), loaded.record.get(EXPANDED)) {
@@ -223,7 +223,7 @@ impl Resumable {
         }
     }
 
-    /// Refuses a configuration that changes what has run. It may have more agents, datasets and attempts.
+    /// Rejects a configuration that changes finished parts. It may have more agents, datasets and attempts.
     pub fn check_growth(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         let (before, after) = (hashed(&self.config()?), hashed(&loaded.record));
         match changes(&before, &after, &self.header().provider) {
@@ -232,26 +232,25 @@ impl Resumable {
         }
     }
 
-    /// Opens the job again, with a plan made from the same configuration. The plan may have more attempts, as the job
-    /// has then.
-    pub async fn resume(
+    /// Opens the job again, with a plan from the same configuration. The plan may have more attempts, which are added
+    /// to the job.
+    pub fn resume(
         self,
         plan: Plan,
         provider: Arc<dyn Provider>,
         rerun: &[Rerun],
-    ) -> Result<Job, ResumeError> {
-        self.open_with(plan, provider, rerun, Growth::Refused).await
+    ) -> BoxFuture<'_, Result<Job, ResumeError>> {
+        Box::pin(async move { self.open_with(plan, provider, rerun, Growth::Refused).await })
     }
 
-    /// Opens the job again, with a plan that may have more of everything: agents, tasks and attempts that the job does
-    /// not have yet are added to it.
-    pub async fn grow(
+    /// Opens the job again, with a plan that may have more agents, tasks and attempts, which are added to the job.
+    pub fn grow(
         self,
         plan: Plan,
         provider: Arc<dyn Provider>,
         rerun: &[Rerun],
-    ) -> Result<Job, ResumeError> {
-        self.open_with(plan, provider, rerun, Growth::Allowed).await
+    ) -> BoxFuture<'_, Result<Job, ResumeError>> {
+        Box::pin(async move { self.open_with(plan, provider, rerun, Growth::Allowed).await })
     }
 
     async fn open_with(
@@ -262,15 +261,15 @@ impl Resumable {
         growth: Growth,
     ) -> Result<Job, ResumeError> {
         let (recorded, given) = (&self.header().provider, provider.name());
-        // Trials without containers can be joined by some that have them.
+        // Container tasks can be added to a job without containers.
         if recorded != given && recorded != NoProvider.name() {
             return Err(ResumeError::OtherProvider { recorded: recorded.clone(), given: given.to_owned() });
         }
         self.reopen(plan, provider, rerun.to_vec(), growth, false).await
     }
 
-    /// Opens the job again, with all that it may differ in checked but its tasks. Rows are kept in the job if they are
-    /// to be handed to somebody.
+    /// Opens the job again, after everything except its tasks was checked. `keep_rows` keeps rows in memory for the
+    /// caller.
     pub(super) async fn reopen(
         self,
         plan: Plan,
@@ -281,7 +280,7 @@ impl Resumable {
     ) -> Result<Job, ResumeError> {
         let Self { dir, header: before } = self;
         let known = tokio::task::spawn_blocking(move || Before::new(before, plan, growth));
-        let (before, plan) = known.await.map_err(panicked)??;
+        let (before, plan) = known.await.map_err(JobError::panicked)??;
         let plan = Arc::new(plan);
         let journaled = Journaled::read(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let opened = tokio::task::spawn_blocking(move || {
@@ -310,7 +309,7 @@ impl Resumable {
             let task_hashes = journaled.hashes(&plan);
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let mut journal = Journal::open(&dir.journal(), |entry| {
-                history.hear(&entry, &mut run);
+                history.add(&entry, &mut run);
                 let (index, result) = match entry {
                     JournalEntry::Trial { index, result } => (index, result),
                     JournalEntry::RunStarted { provenance, .. } => {
@@ -321,7 +320,7 @@ impl Resumable {
                 };
                 let index = match is_of(&plan, index, &result) {
                     true => index,
-                    // The job has grown since.
+                    // The job has grown since then.
                     false => match places.get_or_init(|| Places::new(&plan)).of(&plan, &result) {
                         Some(index) => index,
                         None => return,
@@ -329,7 +328,7 @@ impl Resumable {
                 };
                 if sections.of(index).is_some() {
                     let reward = rows.get(&plan, index).and_then(|row| row.reward);
-                    if saved.hear(index, &result, reward) {
+                    if saved.compare(index, &result, reward) {
                         rows.set(index, &result);
                         if result.tries > 1 {
                             tries.insert(index, result.tries);
@@ -339,7 +338,7 @@ impl Resumable {
                     && plan.parts(index).1.container().is_some()
                     && !is_written(&dir.trial(&plan.trial(index)))
                 {
-                    // A later entry takes the place of an earlier one here, too.
+                    // A later entry replaces an earlier one here too.
                     missing.insert(index, (result, origin.clone()));
                 }
             })
@@ -354,7 +353,7 @@ impl Resumable {
             let has_grown = now.is_some();
             if let Some(now) = now {
                 journal.push(&JournalEntry::Job(Box::new(now)));
-                // Before anything else of it: from here on the job is the larger one, whatever happens.
+                // First of all: from here on the job is the larger one, even after a crash.
                 journal.sync().map_err(JobError::from)?;
             }
             write_derived(&dir, &plan, config.as_ref(), &journaled)?;
@@ -402,16 +401,16 @@ impl Resumable {
                 provenance: None,
             })
         });
-        opened.await.map_err(panicked)?
+        opened.await.map_err(JobError::panicked)?
     }
 }
 
-/// Whether a trial's result is there. A crash of the machine can leave its file empty.
+/// Whether a trial's result is on disk. After a crash of the machine, its file may be empty.
 fn is_written(trial: &TrialDir) -> bool {
     fs::metadata(trial.result()).is_ok_and(|file| file.len() > 0)
 }
 
-/// What the journal says of a job that has more than before; none if it has not.
+/// The new header for the journal of a job that has grown; none if it has not.
 fn grown(
     plan: &Plan,
     before: &Header,
@@ -436,7 +435,7 @@ fn grown(
     Ok(Some(now))
 }
 
-/// Writes what is made of the header, where a crash or an older version left it behind.
+/// Writes files derived from the header, if a crash or an older version left them out.
 fn write_derived(
     dir: &JobDir,
     plan: &Plan,
@@ -457,7 +456,7 @@ fn write_derived(
 }
 
 impl Job {
-    /// How many of the trials that are not to be run now this choice would run again.
+    /// How many of the trials that will not run now would run with this choice.
     pub fn would_rerun(&self, rerun: Rerun) -> usize {
         let again = |index: &TrialIndex| {
             let is_rollout = self.sections.of(*index).is_some();

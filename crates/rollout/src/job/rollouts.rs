@@ -1,7 +1,7 @@
-//! Trials whose agent is a model and whose task is an example: generated one by one, scored in groups.
+//! Trials of a model on an example: run one by one, scored in groups.
 //!
-//! The rollouts of one example that a run is to do share a [`Group`]. Each hands its state over when it is over, and
-//! the last one to leave scores them all, in its own place among those that run at the same time.
+//! The rollouts of one example in a run share a [`Group`]. Each adds its state when it ends, and the last one scores
+//! them all while it still counts as running.
 
 use std::{
     io,
@@ -33,19 +33,19 @@ use rollout_model::{
     rollout,
 };
 
-/// How the note on a function of a rubric ends that gave no score.
+/// The end of the note about a rubric function that failed.
 pub(crate) const COUNTS_AS_ZERO: &str = "it counts as 0";
 
-/// What is done with finished rollouts.
+/// What happens to finished rollouts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keep {
     /// They become rows of a file.
     pub(super) rows: bool,
-    /// They are handed to the caller.
+    /// They are passed to the caller.
     pub(super) outputs: bool,
 }
 
-/// A trial that is over, with what is kept of it.
+/// A finished trial, with what is saved of it.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) index: TrialIndex,
@@ -53,14 +53,14 @@ pub(super) struct Finished {
     /// Its line in the file of its section.
     pub(super) row: Option<Vec<u8>>,
     pub(super) output: Option<RolloutOutput>,
-    /// The conversation of a model in a container, if the caller gets it.
+    /// The conversation of a model in a container, if the caller wants it.
     pub(super) state: Option<Box<State>>,
     /// Whether an earlier run finished it, and only its scores are new.
     pub(super) is_rescored: bool,
 }
 
 impl Finished {
-    /// A trial that leaves nothing but its result.
+    /// A trial with only a result.
     pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
         Self { index, result: Arc::new(result), row: None, output: None, state: None, is_rescored: false }
     }
@@ -68,21 +68,21 @@ impl Finished {
 
 /// How the task of one rollout ended.
 pub(super) struct RolloutEnd {
-    /// What became of the rollout itself.
+    /// How the rollout itself ended.
     pub(super) fate: Fate,
-    /// The trials that are over now: all of a group, or none.
+    /// The trials that have ended now: all of a group, or none.
     pub(super) finished: Vec<Finished>,
 }
 
-/// What became of a rollout.
+/// How a rollout ended.
 pub(super) enum Fate {
-    /// It is over.
+    /// It finished.
     Done,
-    /// A cancel cut it off.
+    /// It was cancelled.
     Cancelled,
-    /// The server refuses the key.
+    /// The server rejects the key.
     Unauthorized(Error),
-    /// The server of a model that scores refuses its key.
+    /// The server of a scoring model rejects its key.
     Unscored(Error),
     /// Rows of earlier members of its group cannot be read.
     Lost(JobError),
@@ -90,9 +90,9 @@ pub(super) enum Fate {
 
 /// Why a rollout has no state.
 enum Interrupted {
-    /// It was cancelled, or its key is refused.
+    /// It was cancelled, or its key was rejected.
     Halt(Halt),
-    /// Its example cannot be read from the file that the plan put it into.
+    /// Its example cannot be read from the plan's file.
     Unreadable(io::Error),
 }
 
@@ -102,17 +102,17 @@ impl From<Halt> for Interrupted {
     }
 }
 
-/// Why members that are over have no scores.
+/// Why finished members have no scores.
 enum Unscored {
-    /// A model that was to score has the wrong key.
+    /// A scoring model has the wrong key.
     Unauthorized(Error),
     /// The rows of earlier members cannot be read.
     Lost(JobError),
-    /// Scoring still went on when the job had to stop. A resume does them again.
+    /// Scoring was still running when the job had to stop. A resume repeats them.
     Stopped,
 }
 
-/// How long a job that is to stop waits for scores of rollouts that are over.
+/// How long a job that stops waits for the scores of finished rollouts.
 const SCORING_GRACE: Duration = Duration::from_secs(30);
 
 /// The rollouts of one example that are scored together.
@@ -121,18 +121,18 @@ pub(super) struct Group {
     rollouts: Arc<Rollouts>,
     model: Arc<Model>,
     keep: Keep,
-    /// Rows of members that an earlier run finished, and which of them are of this group.
+    /// Rows of members that an earlier run finished, and which of them belong to this group.
     earlier: (Arc<EarlierRows>, Vec<TrialIndex>),
     seats: Mutex<Seats>,
 }
 
 struct Seats {
-    /// Members that are not over.
+    /// Members that have not ended.
     open: u64,
     over: Vec<Member>,
 }
 
-/// A rollout that is over and not yet scored.
+/// A rollout that has ended and is not yet scored.
 struct Member {
     index: TrialIndex,
     tries: u32,
@@ -168,13 +168,13 @@ impl Group {
         share: Option<Share>,
     ) -> RolloutEnd {
         // Kept until the group is scored.
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Halt::Cancelled),
-            place = Share::place_in(share.as_ref()) => Ok(place),
+            permit = Share::acquire_from(share.as_ref()) => Ok(permit),
         };
-        let generated = match &place {
-            // A panic must not keep the others of the group from being scored.
+        let generated = match &permit {
+            // A panic must not prevent the scoring of the other members.
             Ok(_) => AssertUnwindSafe(self.generate(index, &progress, &cancel)).catch_unwind().await,
             Err(halt) => Ok(Err(halt.clone().into())),
         };
@@ -207,7 +207,7 @@ impl Group {
         RolloutEnd { fate, finished }
     }
 
-    /// Scores members, but not for ever once somebody wants the job to stop.
+    /// Scores members. If the job has to stop, scoring is limited in time.
     async fn scored(
         &self,
         members: Vec<Member>,
@@ -230,7 +230,7 @@ impl Group {
         Finished::new(index, crashed(&self.plan, index))
     }
 
-    /// Takes a member out that was never started. If all others are over, they are scored.
+    /// Removes a member that was never started. If all others have ended, they are scored.
     pub(super) fn abandon(
         self: Arc<Self>,
         members: u64,
@@ -240,14 +240,14 @@ impl Group {
             rest = self.leave(None);
         }
         let rest = rest?;
-        // Who abandons a group is about to stop, so that a key that is refused stops nothing more.
+        // The job is about to stop, so a rejected key changes nothing.
         Some(async move {
             let scored = self.scored(rest, tokio::time::sleep(SCORING_GRACE)).await;
             RolloutEnd { fate: Fate::Done, finished: scored.unwrap_or_default() }
         })
     }
 
-    /// Ends a member, with its state if it has one. The last one gets all of them.
+    /// Ends a member, with its state if it has one. Returns all members for the last one.
     fn leave(&self, member: Option<Member>) -> Option<Vec<Member>> {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.open -= 1;
@@ -256,7 +256,7 @@ impl Group {
             return None;
         }
         let mut over = std::mem::take(&mut seats.over);
-        // Not in the order in which they happened to end.
+        // Independent of the order in which they ended.
         over.sort_unstable_by_key(|member| member.index);
         Some(over)
     }
@@ -289,8 +289,8 @@ impl Group {
         }
     }
 
-    /// Scores all members together, or each by itself, and makes results of them. There are none if a model that was
-    /// to score has the wrong key: zeros would only look like scores.
+    /// Scores all members together, or each separately, and creates their results. Returns none if a scoring model has
+    /// the wrong key, because zeros would look like scores.
     async fn score(&self, members: Vec<Member>) -> Result<Vec<Finished>, Unscored> {
         let mut numbers = Vec::with_capacity(members.len());
         let mut states = Vec::with_capacity(members.len());
@@ -318,7 +318,7 @@ impl Group {
         Ok(pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect())
     }
 
-    /// Scores members together with those of their group that an earlier run finished, which get new rows where their
+    /// Scores members together with those of their group that an earlier run finished, which get new rows if their
     /// scores change. Their rows come first: if the process dies in between, a member of this run is missing, and the
     /// group is scored again.
     async fn score_with_earlier(
@@ -330,7 +330,7 @@ impl Group {
         let read = tokio::task::spawn_blocking(move || rows.read(&ours)).await;
         let read = read.unwrap_or_else(|error| Err(JobError::Tasks(std::io::Error::other(error))));
         let saved = read.map_err(Unscored::Lost)?;
-        // In the order of their attempts, whichever run they are of.
+        // Ordered by attempt, independent of the run.
         let mut members: Vec<(TrialIndex, u32, State, Option<RolloutOutput>)> = Vec::new();
         for EarlierMember { index, tries, output } in saved {
             if let Some(state) = output_to_state(output.clone(), &self.model) {
@@ -358,7 +358,7 @@ impl Group {
         Ok(finished)
     }
 
-    /// A rollout of an earlier run with the scores that it has in its whole group; none if they are the same.
+    /// A rollout of an earlier run with its new scores in the whole group; none if they are the same.
     fn rescore(
         &self,
         index: TrialIndex,
@@ -382,8 +382,8 @@ impl Group {
         let (_, _, attempt) = self.plan.parts(index);
         let trial = self.plan.trial(index);
         let answered = self.rollouts.results.map(|form| {
-            let told = question_row(state, form);
-            (form, TaskResult { attempt: Some(attempt), ..told })
+            let row = question_row(state, form);
+            (form, TaskResult { attempt: Some(attempt), ..row })
         });
         let output = match &answered {
             Some((_, answered)) => {
@@ -414,25 +414,25 @@ impl Group {
         Finished { row, output, ..Finished::new(index, result) }
     }
 
-    /// A row as its line in a file, without secrets.
+    /// A row as a line of a file, without secrets.
     fn line(&self, row: &impl Serialize) -> Vec<u8> {
         let mut line = serde_json::to_vec(row).expect("a row is data with text for keys");
         let redactor = self.plan.redactor();
         if redactor.finds(&line) {
-            let told = serde_json::to_value(row).expect("a row is data with text for keys");
-            line = redactor.json(told).to_string().into_bytes();
+            let value = serde_json::to_value(row).expect("a row is data with text for keys");
+            line = redactor.json(value).to_string().into_bytes();
         }
         line.push(b'\n');
         line
     }
 }
 
-/// A delay, up to a second longer: rollouts that failed together are not tried again together.
+/// A delay with up to one second of jitter, so that rollouts that failed together are not retried together.
 fn jittered(delay: Duration) -> Duration {
     delay + delay.min(Duration::from_secs(1)).mul_f64(fastrand::f64())
 }
 
-/// An error of a rollout as that of a trial.
+/// Converts an error of a rollout to that of a trial.
 fn trial_error(error: &OutputError) -> TrialError {
     let kind = match ErrorKind::of_row(error) {
         Some(ErrorKind::Custom { is_infrastructure: true, .. }) => ErrorType::InteractionFailed,
@@ -446,7 +446,7 @@ fn trial_error(error: &OutputError) -> TrialError {
     TrialError { kind, message: format!("{}: {}", error.error_chain_str, error.message) }
 }
 
-/// The result of a trial, made from its row alone: so it is the same when the row is read again.
+/// The result of a trial, derived only from its row, so that it is the same when the row is read again.
 pub(super) fn trial_result(trial: &TrialId, output: &RolloutOutput) -> TrialResult {
     let timing = output.timing;
     let started_at = moment(timing.start_time);
@@ -480,7 +480,7 @@ fn moment(seconds: f64) -> Timestamp {
     Timestamp::from_microsecond((seconds * 1e6) as i64).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Tries and waits for rollouts, where nobody says otherwise: none again.
+/// The default retries of rollouts: none.
 pub(crate) fn retry_config(max_retries: u32) -> RetryConfig {
     RetryConfig {
         max_attempts: std::num::NonZeroU32::MIN.saturating_add(max_retries),

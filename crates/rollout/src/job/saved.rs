@@ -1,4 +1,4 @@
-//! Jobs of rollouts in a directory that the caller names: made there, or continued from what is there.
+//! Jobs of rollouts in a directory of the caller: created there, or continued from there.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -11,13 +11,13 @@ use super::{
 use rollout_env::Provider as _;
 use rollout_record::{journal::Journal, layout::JobDir, rows};
 
-/// What must be the same in both runs. More examples may come with the second.
+/// Settings that must be the same in both runs. The second may have more examples.
 const SAME: [&str; 5] = ["env_id", "model", "rollouts_per_example", "shuffle", "shuffle_seed"];
 
 impl Job {
     /// Opens a plan of one model and one set of examples in this directory.
     ///
-    /// What another program saved there is taken over. What was run under another configuration is refused.
+    /// Results of other programs are continued. Results of another configuration are rejected.
     pub(crate) async fn in_directory(plan: Plan, path: PathBuf) -> Result<Self, ResumeError> {
         let dir = JobDir::new(path);
         let (found, plan) = {
@@ -40,7 +40,7 @@ impl Job {
     }
 }
 
-/// Finds the job in a directory, if there is one. Rows without a journal get an empty one.
+/// Finds the job in a directory, if there is one. For rows without a journal, an empty one is created.
 fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
     let metadata = dir.path().join(rows::METADATA);
     let has_journal = dir.journal().is_file();
@@ -65,11 +65,11 @@ fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
     Resumable::open(dir.path()).map(Some)
 }
 
-/// What differs and must not. A setting that the saved run does not tell is not compared.
+/// The differences that are not allowed. A setting that the saved run does not have is not compared.
 fn changes(saved: &Value, now: &Value) -> Vec<ConfigDifference> {
     let pick = |value: &Value| -> Value {
-        let told = SAME.iter().filter(|key| saved.get(**key).is_some_and(|value| !value.is_null()));
-        told.map(|key| ((*key).to_owned(), value.get(*key).cloned().unwrap_or_default())).collect()
+        let recorded = SAME.iter().filter(|key| saved.get(**key).is_some_and(|value| !value.is_null()));
+        recorded.map(|key| ((*key).to_owned(), value.get(*key).cloned().unwrap_or_default())).collect()
     };
     let mut found = difference::differences(&pick(saved), &pick(now));
     let count = |value: &Value| value.get("num_examples").and_then(Value::as_u64);

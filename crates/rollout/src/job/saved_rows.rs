@@ -1,7 +1,7 @@
-//! Rows of earlier runs, matched with the trials of a plan.
+//! Matches rows of earlier runs with the trials of a plan.
 //!
-//! A rollout is done when its row is there: what the journal says of one without a row is done again, and a row that
-//! came to the disk just before the process ended is put into the journal. Of each row a few numbers are in memory.
+//! A rollout is done if its row exists: an entry of the journal without a row is repeated, and a row that was written
+//! just before the process ended is added to the journal. A few numbers of each row are in memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,18 +11,18 @@ use super::{JobError, Plan, rollouts::trial_result, sections::SectionRows};
 use rollout_core::{name::TrialIndex, result::TrialResult, row::RolloutOutput};
 use rollout_record::rows;
 
-/// What was found of earlier runs.
+/// The rows of earlier runs.
 pub(super) struct SavedRows {
-    /// By the place of the trial.
+    /// By the index of the trial.
     trials: Vec<Option<Saved>>,
-    /// The rows themselves, if they are to be handed over.
+    /// The rows themselves, if the caller wants them.
     outputs: Option<BTreeMap<TrialIndex, RolloutOutput>>,
-    /// The files, each with the lines whose place a later line has taken.
+    /// The files, each with the lines that a later line replaces.
     files: Vec<(SectionRows, Vec<u64>)>,
     warnings: Vec<String>,
 }
 
-/// What is in memory of a row.
+/// The part of a row that is in memory.
 #[derive(Debug, Clone, Copy)]
 struct Saved {
     line: u64,
@@ -31,8 +31,8 @@ struct Saved {
 }
 
 impl SavedRows {
-    /// Reads the rows of sections, calling `each` with what a row says of its trial. Of several rows of a trial the
-    /// last one counts.
+    /// Reads the rows of sections, and calls `each` with the result of each row. Of several rows of a trial, the last
+    /// one counts.
     pub(super) fn read(
         plan: &Plan,
         files: Vec<SectionRows>,
@@ -71,7 +71,7 @@ impl SavedRows {
                 }
             })
             .map_err(|source| JobError::Rows { path: file.path.clone(), source })?;
-            // Rows of programs that do not number the rollouts of an example take the numbers that are free.
+            // Rows of programs that do not number the rollouts of an example get the free numbers.
             for (task, line, mut output) in unnumbered {
                 let free = (1..=plan.tasks[task].attempts)
                     .find(|attempt| !found.has(plan.index(file.agent, task, *attempt)));
@@ -85,7 +85,7 @@ impl SavedRows {
             }
             if foreign + strange > 0 {
                 found.warnings.push(format!(
-                    "{} of the lines in {} are not rows of this job and are left alone",
+                    "{} of the lines in {} are not rows of this job and are ignored",
                     foreign + strange,
                     file.path.display()
                 ));
@@ -100,16 +100,15 @@ impl SavedRows {
         self.trials[index.0 as usize].is_some()
     }
 
-    /// Takes note of what the journal says of a rollout whose row has this reward. True if that is what the row says,
-    /// too.
-    pub(super) fn hear(&mut self, index: TrialIndex, result: &TrialResult, reward: Option<f64>) -> bool {
+    /// Compares an entry of the journal with the row of a rollout, which has this reward. True if they agree.
+    pub(super) fn compare(&mut self, index: TrialIndex, result: &TrialResult, reward: Option<f64>) -> bool {
         let Some(saved) = &mut self.trials[index.0 as usize] else { return false };
-        // The row tells the numbers; the journal knows how many tries it took.
+        // The row has the numbers; the journal has the number of tries.
         saved.in_journal = result.reward == reward && result.timestamps.started_at == saved.started_at;
         saved.in_journal
     }
 
-    /// Reads the rows again that the journal does not have, calling `each` with them.
+    /// Reads the rows again that are not in the journal, and calls `each` with them.
     pub(super) fn missing(
         &self,
         plan: &Plan,
@@ -135,7 +134,7 @@ impl SavedRows {
         Ok(())
     }
 
-    /// Takes lines out whose place a later line has taken.
+    /// Removes lines that a later line replaces.
     pub(super) fn remove_old(&self) -> Result<(), JobError> {
         for (file, old) in self.files.iter().filter(|(_, old)| !old.is_empty()) {
             rows::remove_lines(&file.path, old)?;
@@ -149,7 +148,7 @@ impl SavedRows {
     }
 }
 
-/// What a row says of its trial.
+/// The result of a trial from its row.
 fn result(plan: &Plan, index: TrialIndex, output: &RolloutOutput) -> TrialResult {
     let mut result = trial_result(&plan.trial(index), output);
     result.pass_threshold = plan.parts(index).1.pass_threshold();

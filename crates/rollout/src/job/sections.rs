@@ -1,4 +1,4 @@
-//! The rollouts of each model on each dataset: where their rows go, and what they come to.
+//! The rollouts of each model on each dataset: the files of their rows, and their totals.
 
 use std::{
     ops::Range,
@@ -24,42 +24,42 @@ use rollout_record::{
 #[derive(Debug, Default)]
 pub(super) struct Sections(Vec<Section>);
 
-/// The rollouts of one model on one dataset: trials that follow each other in the plan.
+/// The rollouts of one model on one dataset: consecutive trials of the plan.
 #[derive(Debug)]
 pub(super) struct Section {
     agent: usize,
     tasks: Range<usize>,
     trials: Range<u64>,
-    /// Where its rows and averages are; nowhere if nothing is saved.
+    /// The directory of its rows and averages; none if nothing is saved.
     dir: Option<PathBuf>,
     rollouts: Arc<Rollouts>,
     model: Arc<Model>,
     tools: Option<Vec<ToolDef>>,
     names: IndexSet<String>,
-    /// What averages need of each trial beside what is kept of all trials.
+    /// The data of each trial for averages, in addition to the common data of trials.
     kept: Vec<Kept>,
     /// The metrics of all trials, each with the number of its name.
     metrics: Vec<(u32, f64)>,
-    /// What has come so far, in the order in which it came.
+    /// The totals so far, in order of arrival.
     running: Aggregate,
-    /// Whether something came since the averages were last written.
+    /// Whether something was added since the averages were last written.
     pub(super) stale: bool,
-    /// Whether a row came in the place of another, which is still in the file.
+    /// Whether a row replaced another one, which is still in the file.
     has_old_rows: bool,
-    /// Whether `running` has something in it that a later result took the place of.
+    /// Whether `running` contains a result that was replaced.
     running_is_wrong: bool,
-    /// Where its results come from, once they are to be kept.
+    /// The provenance of its results, if they are saved.
     pub(super) provenance: Option<Arc<Provenance>>,
 }
 
-/// What averages need of a rollout.
+/// The data of a rollout for averages.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
-    /// Tokens read and written; not a number where nothing is known.
+    /// Prompt and completion tokens; NaN if unknown.
     tokens: (f64, f64),
-    /// Where its metrics begin among all.
+    /// The index of its first metric.
     first_metric: u32,
-    /// How many metrics it has.
+    /// The number of its metrics.
     metrics: u32,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct SectionRows {
     /// The number of its agent.
     pub(super) agent: usize,
     tasks: Range<usize>,
-    /// The places of its trials.
+    /// The indexes of its trials.
     pub(super) trials: Range<u64>,
 }
 
@@ -98,7 +98,7 @@ impl SectionRows {
     }
 }
 
-/// The numbers of tasks by those of their examples. A sorted list takes less than half of what a table would.
+/// The numbers of tasks by those of their examples. A sorted list needs less than half the memory of a table.
 pub(super) struct ExampleNumbers(Vec<(u64, u32)>);
 
 impl ExampleNumbers {
@@ -110,7 +110,7 @@ impl ExampleNumbers {
 }
 
 impl Sections {
-    /// The sections of a plan. A directory of its own has each, unless there is only one pair of agent and dataset.
+    /// The sections of a plan. Each has its own directory, unless there is only one pair of agent and dataset.
     pub(super) fn new(plan: &Plan, dir: Option<&Path>) -> Self {
         let mut datasets: Vec<Range<usize>> = Vec::new();
         for (number, task) in plan.tasks.iter().enumerate() {
@@ -159,7 +159,7 @@ impl Sections {
         Self(sections)
     }
 
-    /// Makes the directories of the sections.
+    /// Creates the directories of the sections.
     pub(super) fn prepare_directories(&self) -> Result<(), JobError> {
         for dir in self.0.iter().filter_map(|section| section.dir.as_ref()) {
             let failed = |source| JobError::Directory { path: dir.clone(), source };
@@ -168,7 +168,7 @@ impl Sections {
         Ok(())
     }
 
-    /// Makes the directories of the sections, and writes averages of nothing.
+    /// Creates the directories of the sections, and writes empty averages.
     pub(super) fn prepare(&self, plan: &Plan, rows: &Rows) -> Result<(), JobError> {
         self.prepare_directories()?;
         for section in &self.0 {
@@ -186,7 +186,7 @@ impl Sections {
         self.0[number].trials.contains(&index.0).then_some(number)
     }
 
-    /// Takes note of a trial's result. A later one takes the place of an earlier one.
+    /// Records a trial's result. A later one replaces an earlier one.
     pub(super) fn set(&mut self, plan: &Plan, index: TrialIndex, result: &TrialResult) {
         if let Some(number) = self.of(index) {
             self.0[number].set(plan, index, result);
@@ -198,12 +198,12 @@ impl Sections {
         self.0.iter().filter_map(Section::rows_file).collect()
     }
 
-    /// Takes note that no row is in its file that another has taken the place of.
+    /// Records that replaced rows were removed from the files.
     pub(super) fn old_rows_are_gone(&mut self) {
         self.0.iter_mut().for_each(|section| section.has_old_rows = false);
     }
 
-    /// Whether rows are in their files that others have taken the place of.
+    /// Whether the files contain replaced rows.
     pub(super) fn have_old_rows(&self) -> bool {
         self.0.iter().any(|section| section.has_old_rows)
     }
@@ -222,7 +222,7 @@ impl Sections {
 }
 
 impl Section {
-    /// Where its rows go.
+    /// The file of its rows.
     pub(super) fn rows(&self) -> Option<PathBuf> {
         let dir = self.dir.as_deref()?;
         Some(match self.rollouts.results {
@@ -231,7 +231,7 @@ impl Section {
         })
     }
 
-    /// Where its averages go. A benchmark has files of its own for them.
+    /// The file of its averages. A benchmark has its own files for them.
     pub(super) fn metadata_file(&self) -> Option<PathBuf> {
         self.dir.as_ref().filter(|_| self.rollouts.results.is_none()).map(|dir| dir.join(rows::METADATA))
     }
@@ -241,12 +241,12 @@ impl Section {
         !self.rollouts.independent_scoring
     }
 
-    /// The places of its trials.
+    /// The indexes of its trials.
     pub(super) fn trials(&self) -> impl Iterator<Item = TrialIndex> + use<> {
         self.trials.clone().map(TrialIndex)
     }
 
-    /// Where its rows go, and whose they are.
+    /// The file of its rows, with its agent and dataset.
     pub(super) fn rows_file(&self) -> Option<SectionRows> {
         let (agent, tasks, trials) = (self.agent, self.tasks.clone(), self.trials.clone());
         Some(SectionRows { path: self.rows()?, agent, tasks, trials })
@@ -270,7 +270,7 @@ impl Section {
         let replaced = !std::mem::replace(slot, kept).is_nothing();
         if replaced {
             self.has_old_rows = true;
-            // From now on all are added up anew, because this one cannot be taken away again.
+            // From now on totals are computed from scratch, because this one cannot be subtracted.
             self.running_is_wrong = true;
         } else {
             let stats = Stats {
@@ -292,7 +292,7 @@ impl Section {
         number as u32
     }
 
-    /// Adds up in the order of the plan, so that the same rows give the same bits however often the job was resumed.
+    /// Computes totals in the order of the plan, so that the same rows give exactly the same numbers after any resume.
     fn in_order(&self, plan: &Plan, rows: &Rows) -> Aggregate {
         let mut all = Aggregate::new(self.rollouts_per_example(), self.rollouts.pass_threshold);
         for (index, kept) in self.trials().zip(&self.kept).filter(|(_, kept)| !kept.is_nothing()) {
@@ -313,7 +313,7 @@ impl Section {
         (self.kept.len() / self.tasks.len()) as u32
     }
 
-    /// What the rollouts came to so far, quickly.
+    /// The totals so far, computed quickly.
     pub(super) fn so_far(&self, plan: &Plan, rows: &Rows, seconds: f64) -> GenerateMetadata {
         match self.running_is_wrong {
             true => self.metadata(plan, rows, seconds),
@@ -321,7 +321,7 @@ impl Section {
         }
     }
 
-    /// What the rollouts came to, to the last bit.
+    /// The exact totals.
     pub(super) fn metadata(&self, plan: &Plan, rows: &Rows, seconds: f64) -> GenerateMetadata {
         self.tell(plan, &self.in_order(plan, rows), seconds)
     }
@@ -354,7 +354,7 @@ impl Section {
     }
 }
 
-/// The tools of all rollouts of these tasks; none where they differ from one to the other.
+/// The tools of all rollouts of these tasks; none if they differ.
 fn common_tools(rollouts: &Rollouts, tasks: &[PlanTask]) -> Option<Vec<ToolDef>> {
     fn own(task: &PlanTask) -> Option<&str> {
         match &task.work {
@@ -374,7 +374,7 @@ fn common_tools(rollouts: &Rollouts, tasks: &[PlanTask]) -> Option<Vec<ToolDef>>
     (!tools.is_empty()).then_some(tools)
 }
 
-/// Settings without secrets, which an author may have written anywhere.
+/// Settings without secrets, which may be anywhere.
 fn redacted(plan: &Plan, settings: &Map<String, Value>) -> Map<String, Value> {
     match plan.redactor().json(Value::Object(settings.clone())) {
         Value::Object(clean) => clean,
@@ -382,7 +382,7 @@ fn redacted(plan: &Plan, settings: &Map<String, Value>) -> Map<String, Value> {
     }
 }
 
-/// A tool as examples brought it, without secrets.
+/// A tool of an example, without secrets.
 fn clean_tool(plan: &Plan, tool: &ToolDef) -> ToolDef {
     let text = |text: &str| plan.redactor().text(text).into_owned();
     ToolDef {

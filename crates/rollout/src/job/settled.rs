@@ -1,4 +1,4 @@
-//! A job of which all is done and written: a resume reports what it came to, and changes nothing.
+//! A finished job: a resume reports its result, and changes nothing.
 
 use std::{fs::File, io::BufReader, sync::Arc};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    History, Job, JobError, dispatch,
+    History, Job, JobError,
     summary::{self, Times},
 };
 use rollout_core::{event::Event, result::JobResult};
@@ -19,7 +19,7 @@ impl Job {
         self.settled_at.is_some()
     }
 
-    /// Reports what the job came to.
+    /// Reports the result of the job.
     pub(super) async fn report_again(
         mut self,
         ended_at: Timestamp,
@@ -40,7 +40,7 @@ impl Job {
             summary::aggregate(&plan, &rows, &summary::report(&plan, &rows), &name, (false, None), times)
         })
         .await
-        .map_err(dispatch::panicked)?;
+        .map_err(JobError::panicked)?;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
         provider.settle().await;
         Ok(result)
@@ -48,7 +48,7 @@ impl Job {
 }
 
 impl History {
-    /// When the job ended, if the last run ended in good order and wrote the result of so many trials.
+    /// When the job ended, if the last run ended properly and wrote the result of this many trials.
     pub(super) fn settled_at(&self, dir: &JobDir, trials: u64) -> Option<Timestamp> {
         let file = BufReader::new(File::open(dir.result()).ok()?);
         let written: Written = serde_json::from_reader(file).ok()?;
@@ -56,7 +56,7 @@ impl History {
     }
 }
 
-/// What a result.json says of itself.
+/// The fields of a result.json that are needed.
 #[derive(Deserialize)]
 struct Written {
     total_trials: u64,

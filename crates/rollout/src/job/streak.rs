@@ -1,31 +1,31 @@
-//! Trials that fail one after the other with one cause: when a job stops because of them.
+//! Stops a job whose trials fail one after another with the same cause.
 
 use std::collections::HashSet;
 
 use rollout_core::result::{EarlyStop, ErrorType, FailureCause, Standing, TrialError, TrialResult};
 
-/// A job stops if so many of the trials that end first fail with one cause.
+/// A job stops if this many of the first trials fail with the same cause.
 const FIRST_FAILURES: u64 = 5;
 
-/// A job stops if so many trials in a row fail with one cause, whatever came before them.
+/// A job stops if this many trials in a row fail with the same cause.
 const FAILURES_IN_A_ROW: u64 = 20;
 
-/// How much of a message tells causes apart.
+/// How many characters of a message are compared.
 const COMPARED_CHARS: usize = 400;
 
-/// The failures since the last trial that ended otherwise.
+/// The failures since the last trial with another end.
 #[derive(Debug, Default)]
 pub(super) struct FailureStreak {
     cause: Option<(ErrorType, String)>,
     failures: u64,
-    /// The tasks that failed; more than two are as good as two.
+    /// The tasks that failed; more than two are not counted.
     tasks: HashSet<usize>,
-    /// Whether a trial of this run ended otherwise, or with another cause.
+    /// Whether a trial of this run ended without this failure.
     is_mixed: bool,
 }
 
 impl FailureStreak {
-    /// Takes note of a trial of a task, out of so many tasks. Returns why the job has to stop, if it has to.
+    /// Adds a trial of a task, with the number of all tasks. Returns the reason if the job has to stop.
     pub(super) fn add(&mut self, result: &TrialResult, task: usize, tasks: usize) -> Option<EarlyStop> {
         let Some(error) = result.error.as_ref().filter(|error| is_infrastructure(result, error)) else {
             *self = Self { is_mixed: true, ..Self::default() };
@@ -41,7 +41,7 @@ impl FailureStreak {
             self.tasks.insert(task);
         }
         let enough = if self.is_mixed { FAILURES_IN_A_ROW } else { FIRST_FAILURES };
-        // What one task breaks says nothing about the others. A model's server is the same for all of them.
+        // A failure of one task says nothing about the others. The server of a model is the same for all of them.
         let is_general =
             error.kind == ErrorType::ModelFailed || self.tasks.len() > 1 || tasks == self.tasks.len();
         (self.failures >= enough && is_general)
@@ -53,7 +53,7 @@ fn is_infrastructure(result: &TrialResult, error: &TrialError) -> bool {
     result.standing() == Standing::Failed && error.kind.fault() == FailureCause::Infrastructure
 }
 
-/// A message without what differs between trials: numbers, names of containers, ports.
+/// A message without the parts that differ between trials: numbers, names of containers, ports.
 fn compared(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let words = line
@@ -80,7 +80,7 @@ mod tests {
         TrialResult { error, ..TrialResult::empty(&trial, Timestamp::UNIX_EPOCH) }
     }
 
-    /// How many trials end before the job stops, if these end over and over: a task, an error and its message.
+    /// How many trials end before the job stops, if these are repeated: a task, an error and its message.
     fn ended(
         first: &[Option<ErrorType>],
         then: impl Fn(u64) -> (usize, Option<ErrorType>, String),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_task_breaks_stops_nothing() {
+    fn failures_of_a_single_task_do_not_stop_the_job() {
         let environment =
             |task: usize| (task, Some(ErrorType::EnvironmentBuildFailed), "RUN false".to_owned());
         assert_eq!(ended(&[], |_| environment(3)), None);

@@ -1,4 +1,4 @@
-//! What the trials of a job come to, and the result.json that says it.
+//! The totals of a job's trials, and result.json.
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
@@ -13,11 +13,11 @@ use rollout_core::{
 };
 use rollout_record::stats::report::{Report, ReportData, ReportTask, StatisticsFile};
 
-/// What is kept of each trial while the job runs: a few numbers, however large its record is.
+/// The data of each trial in memory while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
 pub(super) struct Rows(Vec<Row>);
 
-/// What is kept of a trial. Its threshold is the plan's.
+/// The data of a trial. Its threshold is in the plan.
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     reward: f64,
@@ -51,7 +51,7 @@ impl Rows {
         })
     }
 
-    /// Keeps what matters of a result. False: the plan has no such trial.
+    /// Stores the data of a result. False if the plan has no such trial.
     pub(super) fn set(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
         let Some(row) = self.0.get_mut(index.0 as usize) else { return false };
         let summary = TrialSummary::from(result);
@@ -70,7 +70,7 @@ impl Rows {
     }
 }
 
-/// The totals of each agent over the trials that are not to be run. Those that are come in their order.
+/// The totals of each agent over the trials that will not run. Those that will run are in order.
 pub(super) fn earlier(plan: &Plan, rows: &Rows, todo: &[TrialIndex]) -> IndexMap<AgentName, Totals> {
     let mut agents = IndexMap::new();
     for index in plan.indexes().filter(|index| todo.binary_search(index).is_err()) {
@@ -82,7 +82,7 @@ pub(super) fn earlier(plan: &Plan, rows: &Rows, todo: &[TrialIndex]) -> IndexMap
     agents
 }
 
-/// When a job ran, over all its runs.
+/// The times of a job, over all its runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) started_at: Timestamp,
@@ -90,12 +90,12 @@ pub(super) struct Times {
     pub(super) total_duration_sec: f64,
 }
 
-/// The trials of a job as statistics take them.
+/// The trials of a job in the form of statistics.
 pub(super) fn report<'a>(plan: &'a Plan, rows: &'a Rows) -> Report<PlanReport<'a>> {
     Report::of(PlanReport { plan, rows })
 }
 
-/// The trials of a plan with what is kept of them.
+/// The trials of a plan with their data.
 #[derive(Debug)]
 pub(super) struct PlanReport<'a> {
     plan: &'a Plan,
@@ -131,7 +131,7 @@ impl ReportData for PlanReport<'_> {
     }
 }
 
-/// Adds up the rows of a job.
+/// Computes the totals of a job.
 pub(super) fn aggregate(
     plan: &Plan,
     rows: &Rows,
@@ -243,7 +243,7 @@ impl<'a> ResultFile<'a> {
             };
             (name, file)
         });
-        // Not collected: room would be made for as many datasets as there are tasks.
+        // Not collected: that would reserve memory for as many datasets as there are tasks.
         let mut pass_thresholds = IndexMap::new();
         for task in plan.tasks() {
             pass_thresholds.insert(task.dataset(), task.pass_threshold());
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_a_million_trials_takes_forty_megabytes() {
+    fn the_data_of_a_million_trials_takes_forty_megabytes() {
         assert!(size_of::<Row>() <= 40);
     }
 }

@@ -1,7 +1,7 @@
-//! What can be known of a job before its first trial: images that cannot be made, and scripts that do not parse.
+//! Checks of a job before its first trial: images that cannot be built, and scripts that do not parse.
 //!
-//! [`check`] looks at the files of every task and at the scripts of every agent, each distinct file once. What many
-//! trials share is one [`Finding`]. `rollout validate`, `--dry-run` and a run ask the same.
+//! [`check`] reads the files of every task and the scripts of every agent, each distinct file once. A problem that many
+//! trials share is one [`Finding`]. `rollout validate`, `--dry-run` and a run use the same checks.
 
 mod endpoint;
 mod script;
@@ -29,42 +29,42 @@ use crate::{
 use rollout_core::name::AgentName;
 use rollout_env::{ImageProblem, Provider};
 
-/// What is wrong, as far as it decides how it is said.
+/// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingKind {
-    /// The provider does not know an image.
+    /// The provider does not have an image.
     UnknownImage,
     /// A Dockerfile cannot be built.
     Dockerfile,
     /// A script is not valid bash.
     Script,
-    /// The server of a model does not answer. It may by the time that a trial needs it.
+    /// The server of a model does not answer. It may answer when a trial needs it.
     ModelServer,
 }
 
-/// One problem, and who has it.
+/// A problem, and the tasks or agents that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which kind of problem.
+    /// The kind of the problem.
     pub kind: FindingKind,
-    /// What is wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub message: String,
     /// The tasks or agents that have it, by name, in the order of the plan.
     pub subjects: Vec<String>,
 }
 
-/// What was found before a job.
+/// The problems found before a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preflight {
     /// The problems, each once.
     pub findings: Vec<Finding>,
-    /// Whether no trial can succeed: each has one of the problems, or a task that is invalid.
+    /// Whether no trial can succeed: each has one of the problems, or an invalid task.
     pub hopeless: bool,
 }
 
-/// Looks at everything that a plan will use, without running any of it. Blocks.
+/// Checks everything that a plan uses, without running any of it. Blocks.
 ///
-/// Without a provider, images are not looked at.
+/// Without a provider, images are not checked.
 pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
     let mut findings = Findings::default();
     let config = plan.config();
@@ -141,7 +141,7 @@ pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
     Preflight { findings: findings.sorted(), hopeless }
 }
 
-/// Looks at tasks without a job, for those who write them. Blocks.
+/// Checks tasks without a job, for authors of tasks. Blocks.
 pub fn check_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Finding> {
     let tasks: Vec<&Task> = tasks.into_iter().collect();
     let mut findings = Findings::default();
@@ -154,7 +154,7 @@ pub fn check_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Finding
     findings.sorted()
 }
 
-/// What is wrong with a task on any provider.
+/// The problems of a task with any provider.
 fn own_problems(task: &Task, config: &JobConfig) -> Vec<(FindingKind, String)> {
     let mut problems = Vec::new();
     if let Err(problem) = rollout_env::check_dockerfile(&task.context) {
@@ -171,7 +171,7 @@ fn own_problems(task: &Task, config: &JobConfig) -> Vec<(FindingKind, String)> {
 const TESTS: &str = "tests/test.sh";
 const SOLUTION: &str = "solution/solve.sh";
 
-/// The scripts of a task that will be run.
+/// The scripts of a task that a job runs.
 fn scripts_of(task: &Task, config: &JobConfig, has_oracle: bool) -> Vec<(&'static str, PathBuf)> {
     let mut scripts = Vec::new();
     if !config.verifier.disable {
@@ -183,7 +183,7 @@ fn scripts_of(task: &Task, config: &JobConfig, has_oracle: bool) -> Vec<(&'stati
     scripts
 }
 
-/// Who has a script.
+/// The owner of a script.
 enum Owner {
     Task(usize),
     Agent(usize),
@@ -199,7 +199,7 @@ fn task_name(plan: &Plan, number: usize) -> String {
 struct Broken {
     agents: HashSet<usize>,
     tasks: HashSet<usize>,
-    /// Tasks whose solution does not parse, which matters to the oracle alone.
+    /// Tasks whose solution does not parse, which matters only to the oracle.
     solutions: HashSet<usize>,
 }
 
@@ -221,7 +221,7 @@ impl Broken {
     }
 }
 
-/// Findings by what they say.
+/// Findings by their messages.
 #[derive(Default)]
 struct Findings {
     all: Vec<Finding>,
@@ -242,13 +242,13 @@ impl Findings {
     }
 
     fn sorted(mut self) -> Vec<Finding> {
-        // What most have in common comes first.
+        // The most common problems come first.
         self.all.sort_by_key(|finding| (finding.kind, usize::MAX - finding.subjects.len()));
         self.all
     }
 }
 
-/// Does the same with each item on a thread per core; the order is kept.
+/// Processes each item, with one thread per core; the order is kept.
 fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(items.len());
     let next = AtomicUsize::new(0);

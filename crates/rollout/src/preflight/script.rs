@@ -1,4 +1,4 @@
-//! Whether a script is bash, as bash itself says: `bash -n` reads it and runs nothing.
+//! Checks the syntax of a script with `bash -n`, which runs nothing.
 
 use std::{
     fs::File,
@@ -9,7 +9,7 @@ use std::{
 
 use rollout_core::text::cut;
 
-/// Scripts beyond this carry data behind them, and bash is not asked about it.
+/// Larger scripts contain data, and are not checked.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// How much of bash's message is shown.
@@ -19,29 +19,29 @@ const MAX_MESSAGE: usize = 300;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ScriptText(Vec<u8>);
 
-/// What bash says of a script.
+/// The result of the check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// Nothing, or there is no bash here to ask.
+    /// Valid, or bash is not installed.
     Valid,
-    /// It is not bash.
+    /// Not valid bash.
     Invalid {
-        /// Where and why.
+        /// The position and the reason.
         message: String,
-        /// Whether the script cannot succeed. It may end before it comes to the line.
+        /// Whether the script cannot succeed. It may exit before it reaches the line.
         certain: bool,
     },
 }
 
 impl ScriptText {
-    /// The script in a file. None if it cannot be read, or another program than a shell is to run it.
+    /// The script in a file. None if it cannot be read, or is not a shell script.
     pub(super) fn of_file(path: PathBuf) -> Option<Self> {
         let mut bytes = Vec::new();
         File::open(path).ok()?.take(MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
         (bytes.len() as u64 <= MAX_BYTES).then_some(Self(bytes)).filter(Self::is_for_shell)
     }
 
-    /// A script as a job file has it.
+    /// A script in a job file.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         (text.len() as u64 <= MAX_BYTES).then(|| Self(text.as_bytes().to_vec())).filter(Self::is_for_shell)
     }
@@ -57,7 +57,7 @@ impl ScriptText {
         }
     }
 
-    /// Asks bash.
+    /// Checks it with bash.
     pub(super) fn parse(&self) -> Parsed {
         match self.complaint() {
             Ok(Some(text)) => {
@@ -75,7 +75,7 @@ impl ScriptText {
         file.write_all(&self.0)?;
         file.rewind()?;
         let output = Command::new("bash")
-            // A script may switch these patterns on for itself.
+            // A script may enable these patterns itself.
             .args(["-O", "extglob", "-n"])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -87,7 +87,7 @@ impl ScriptText {
         Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Whether the script may end before a line: what is behind `exit` is often data.
+    /// Whether the script may exit before a line: after `exit` there is often data.
     fn ends_before(&self, number: usize) -> bool {
         let text = String::from_utf8_lossy(&self.0);
         text.lines().take(number.saturating_sub(1)).any(|line| {
@@ -97,7 +97,7 @@ impl ScriptText {
     }
 }
 
-/// The line that bash complains about first.
+/// The first line that bash complains about.
 fn line_number(complaint: &str) -> Option<usize> {
     let (_, rest) = complaint.split_once("line ")?;
     rest.split(':').next()?.trim().parse().ok()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_says_where_a_script_is_wrong_and_whether_it_can_come_there() {
+    fn a_syntax_error_is_reported_with_its_line_and_whether_it_is_reached() {
         assert_eq!(parsed("echo one\n[[ a == !(b) ]] && true\n"), None);
         let (message, certain) = parsed("if true; then\n  echo one\n").unwrap();
         assert!(message.contains("line 3") && message.contains("unexpected end of file"), "{message}");

@@ -1,24 +1,24 @@
-//! What a task says, for records that are read when its files are gone.
+//! The record of a task, for readers that do not have its files.
 
 use std::{io::Read as _, path::Path};
 
 use serde_json::{Map, Value};
 
 use super::{Task, content::Contents};
-use rollout_record::{export::eval_log::TaskVersion, layout::open_below, tasks::TaskAbout};
+use rollout_record::{export::eval_log::TaskVersion, layout::open_below, tasks::TaskRecord};
 
-/// How much of an instruction or a script is kept. Nobody writes that much by hand.
+/// How much of an instruction or a script is recorded. Texts written by hand are shorter.
 const MAX_BYTES: u64 = 1 << 20;
 
 impl Task {
-    /// What the task says, with the hash of what its results depend on.
-    pub(crate) fn about(&self, dataset: &str, contents: &Contents) -> TaskAbout {
+    /// The record of the task, with the hash of everything that its results depend on.
+    pub(crate) fn about(&self, dataset: &str, contents: &Contents) -> TaskRecord {
         let read = |relative: &str| read(&self.dir, relative);
         let instruction = read("instruction.md");
         let metadata = &self.config.metadata;
         let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let tags = metadata.get("tags").and_then(Value::as_array).into_iter().flatten();
-        TaskAbout {
+        TaskRecord {
             dataset: dataset.to_owned(),
             name: self.name.to_string(),
             id: None,
@@ -48,7 +48,7 @@ impl Task {
     }
 }
 
-/// A file as far as it is kept.
+/// The recorded part of a file.
 #[derive(Debug, Default)]
 struct Kept {
     text: String,
@@ -61,8 +61,8 @@ impl Kept {
     }
 }
 
-/// Reads a file of a task. A link that leads out of it is not followed: records are published, and what lies elsewhere
-/// on this machine is not the task's to publish.
+/// Reads a file of a task. A symbolic link to outside of the task is not followed: records are published, and other
+/// files of this machine must not be.
 fn read(dir: &Path, relative: &str) -> Option<Kept> {
     let mut bytes = Vec::new();
     open_below(dir, &dir.join(relative)).ok()?.take(MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
@@ -71,7 +71,7 @@ fn read(dir: &Path, relative: &str) -> Option<Kept> {
     Some(Kept { text: String::from_utf8_lossy(&bytes).into_owned(), is_cut })
 }
 
-/// A task.toml as JSON. What JSON has no form for is told as text.
+/// Converts a task.toml to JSON. Values that JSON does not have become text.
 fn json(table: &toml::Table) -> Value {
     fn value(written: &toml::Value) -> Value {
         match written {
@@ -101,9 +101,9 @@ mod tests {
     const TOML: &str =
         "version = \"1.0\"\nday = 2026-01-02\nodd = nan\nlarge = 1e22\n\n[agent]\ntimeout_sec = 60.0\n";
 
-    /// The literals were made by the recipe in docs/eval-log.md with Python. Results of years are compared by them.
+    /// The literals were computed with Python, by the recipe in docs/eval-log.md. Old results are compared by them.
     #[test]
-    fn hashes_of_a_task_stay_what_they_are() {
+    fn the_hashes_of_a_task_never_change() {
         let dir = tempfile::tempdir().unwrap();
         let path = |relative: &str| dir.path().join(relative);
         fs::create_dir(path("environment")).unwrap();

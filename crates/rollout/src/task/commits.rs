@@ -1,4 +1,4 @@
-//! The commits of local tasks: git is asked once per repository, however many tasks it holds.
+//! The commits of local tasks: one git query per repository.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 
 use super::git::{LIST_FILTERS, filters_off, isolated};
 
-/// Remembers which repository holds a directory and where its `HEAD` is.
+/// Caches the repository of a directory and its `HEAD`.
 #[derive(Debug, Default)]
 pub struct GitCommits {
     repositories: HashMap<PathBuf, Option<PathBuf>>,
@@ -21,17 +21,17 @@ pub struct GitCommits {
 #[derive(Debug)]
 struct Head {
     commit: String,
-    /// Files that are changed, new or gone, and files or directories that git ignores.
+    /// Files that are changed, new or deleted, and files or directories that git ignores.
     changed: Vec<PathBuf>,
     ignored: Vec<PathBuf>,
 }
 
 impl GitCommits {
-    /// The commit that `HEAD` of the repository around a directory names, with `-dirty` behind it if the directory holds
-    /// anything else than the commit does. Files in it that git ignores do not count.
+    /// The commit of `HEAD` in the repository of a directory, with the suffix `-dirty` if the directory differs from
+    /// the commit. Files that git ignores do not count.
     ///
-    /// There is none outside of a repository, in one without commits, in one that git refuses to read,
-    /// and on a machine without git. This waits for git, so it belongs on a thread that may block.
+    /// None outside of a repository, without commits, if git refuses to read the repository, and on a machine without
+    /// git. It waits for git, so call it on a thread that may block.
     pub fn of(&mut self, dir: &Path) -> Option<String> {
         let repository = self.repository(dir)?;
         let relative = dir.strip_prefix(&repository).ok()?.to_owned();
@@ -60,7 +60,7 @@ fn head(root: &Path) -> Option<Head> {
     let commit = String::from_utf8(commit).ok()?.trim().to_owned();
     let (mut changed, mut ignored) = (Vec::new(), Vec::new());
     for entry in status(root).unwrap_or_default().split(|byte| *byte == 0) {
-        // Two letters and a blank stand before a path.
+        // Two letters and a space come before a path.
         let Some((letters, path)) = entry.split_at_checked(3) else { continue };
         let path = PathBuf::from(OsStr::from_bytes(path));
         if letters.starts_with(b"!!") { ignored.push(path) } else { changed.push(path) }
@@ -68,7 +68,7 @@ fn head(root: &Path) -> Option<Head> {
     (!commit.is_empty()).then_some(Head { commit, changed, ignored })
 }
 
-/// What git says of files that differ. None if that cannot be found out without running what the repository asks for.
+/// The files that differ, from git. None if git cannot determine this without running commands of the repository.
 fn status(root: &Path) -> Option<Vec<u8>> {
     let list = String::from_utf8(git(root, &[], &LIST_FILTERS).unwrap_or_default()).ok()?;
     let off = filters_off(&list)?;

@@ -1,4 +1,4 @@
-//! The content hash of a task, by which a resumed job sees that its tasks are still the same.
+//! The content hash of a task, by which a resumed job checks that its tasks have not changed.
 
 use std::{
     fs::{self, File, FileType, Metadata},
@@ -12,16 +12,16 @@ use sha2::{Digest, Sha256};
 use super::Task;
 use rollout_core::text::hex;
 
-/// What a task's directory holds: every path with the hash of what is there.
+/// The content of a task's directory: every path with its hash.
 #[derive(Debug)]
 pub(crate) struct Contents(Vec<(PathBuf, u8, [u8; 32])>);
 
 impl Task {
-    /// The hash of everything in the task's directory: paths, kinds, executable bits, contents and the
-    /// targets of links.
+    /// The hash of everything in the task's directory: paths, kinds, executable bits, contents and the targets of
+    /// symbolic links.
     ///
-    /// A `.git` at the top is left out, because git rewrites it without changing the task. This reads
-    /// every file, so it belongs on a thread that may block.
+    /// A `.git` at the top is ignored, because git changes it without changing the task. It reads every file, so call
+    /// it on a thread that may block.
     pub fn content_hash(&self) -> io::Result<String> {
         Ok(self.contents()?.hash())
     }
@@ -41,7 +41,7 @@ impl Task {
                 let target = fs::read_link(&path)?;
                 (b'l', Sha256::digest(target.as_os_str().as_bytes()).into())
             } else {
-                // A pipe or a device is never opened: reading it could wait for ever.
+                // A pipe or a device is never opened: reading it could block forever.
                 (if kind.is_dir() { b'd' } else { b'o' }, [0; 32])
             };
             Ok((relative, letter, digest))
@@ -51,12 +51,12 @@ impl Task {
 }
 
 impl Contents {
-    /// The hash of all of it.
+    /// The hash of everything.
     pub(crate) fn hash(&self) -> String {
         hash(self.0.iter().map(|(path, kind, digest)| (path.as_path(), *kind, digest)))
     }
 
-    /// The hash of what is below a directory; none if there is nothing.
+    /// The hash of everything below a directory; none if there is nothing.
     pub(crate) fn hash_below(&self, dir: &str) -> Option<String> {
         let below = |(path, kind, digest): &'_ (PathBuf, u8, [u8; 32])| {
             Some((path.strip_prefix(dir).ok()?.to_owned(), *kind, *digest))
@@ -71,7 +71,7 @@ fn hash<'a>(entries: impl Iterator<Item = (&'a Path, u8, &'a [u8; 32])>) -> Stri
     let mut hash = Sha256::new();
     for (path, kind, digest) in entries {
         let name = path.as_os_str().as_bytes();
-        // Lengths keep two different lists of entries from ever giving the same bytes.
+        // Lengths make the encoding unique.
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name);
         hash.update([kind]);

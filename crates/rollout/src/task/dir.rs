@@ -1,4 +1,4 @@
-//! One task directory: what it must hold, and everything that is wrong with it.
+//! Reads one task directory: checks the required files, and reports all problems.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,24 +11,26 @@ use super::{Task, TaskProblem, shown};
 use crate::config::{Diagnostic, Problems, TaskConfig, load_task_config};
 use rollout_core::name::TaskName;
 
-/// A task.toml beyond this is a mistake or an attack, not a configuration.
+/// A larger task.toml is a mistake or an attack.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// How much of an instruction is read to see that it says something.
+/// How much of an instruction is read to check that it is not empty.
 const INSTRUCTION_PROBE_BYTES: u64 = 64 * 1024;
 
-/// A directory with thousands of bad links would otherwise fill every result.json of its trials.
+/// A directory with thousands of invalid links would otherwise fill every result.json of its trials.
 const MAX_PROBLEMS: usize = 20;
 
 /// Reads a task directory.
 ///
-/// The task's files are checked without running any, and all that is wrong with them is reported at
-/// once. The second value holds what is odd about task.toml although the task can run.
+/// The task's files are checked without running any, and all problems are reported at once. The second value has
+/// warnings about task.toml.
 pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), TaskProblem> {
     let entries = list(dir).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => TaskProblem::NotFound(format!("there is no directory {}", shown(dir))),
+        io::ErrorKind::NotFound => {
+            TaskProblem::NotFound(format!("the directory {} does not exist", shown(dir)))
+        }
         io::ErrorKind::NotADirectory => TaskProblem::NotFound(format!("{} is not a directory", shown(dir))),
-        _ => TaskProblem::Invalid(format!("{} cannot be read: {error}", shown(dir))),
+        _ => TaskProblem::Invalid(format!("cannot read {}: {error}", shown(dir))),
     })?;
     let has_config = find(&entries, "task.toml").is_some();
     let mut reader = Reader { dir, entries, canonical: None, problems: Vec::new(), more: 0 };
@@ -51,7 +53,7 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
     }
 }
 
-/// Whether the entries of a directory are those of a task, complete or not.
+/// Whether a directory has entries of a task, complete or not.
 pub(super) fn looks_like_task(dir: &Path) -> bool {
     ["instruction.md", "task.toml", "tests", "environment", "solution"]
         .iter()
@@ -74,7 +76,7 @@ fn find(entries: &Entries, name: &str) -> Option<FileType> {
 struct Reader<'a> {
     dir: &'a Path,
     entries: Entries,
-    /// The directory without links; looked up only when a link must be judged.
+    /// The directory without symbolic links; resolved only if a link must be checked.
     canonical: Option<PathBuf>,
     problems: Vec<String>,
     /// How many problems are not in the list.
@@ -92,7 +94,7 @@ impl Reader<'_> {
         match read_at_most(&self.dir.join("instruction.md"), INSTRUCTION_PROBE_BYTES) {
             Ok(text) if text.trim_ascii().is_empty() => self.problem("instruction.md is empty"),
             Ok(_) => {}
-            Err(error) => self.problem(format!("instruction.md cannot be read: {error}")),
+            Err(error) => self.problem(format!("cannot read instruction.md: {error}")),
         }
     }
 
@@ -115,7 +117,7 @@ impl Reader<'_> {
         script.is_some_and(|kind| self.is_file(Path::new("solution/solve.sh"), kind))
     }
 
-    /// What task.toml says, if it can be read at all.
+    /// The content of task.toml, if it can be read.
     fn config(&mut self) -> Option<Result<(TaskConfig, Vec<Diagnostic>), Problems>> {
         let path = self.dir.join("task.toml");
         let text = match find(&self.entries, "task.toml") {
@@ -130,13 +132,12 @@ impl Reader<'_> {
         Some(load_task_config(&path, &text))
     }
 
-    /// Checks everything under one of the task's directories and returns its own entries, or nothing
-    /// where it is absent or cannot be used.
+    /// Checks everything below one of the task's directories. Returns its entries, or none if it is missing or invalid.
     fn tree(&mut self, name: &str) -> Option<Entries> {
         let kind = find(&self.entries, name)?;
         if !kind.is_dir() {
-            // A link is refused even when it stays inside: the directory is copied as a whole, and
-            // what lies behind a link would not be.
+            // A symbolic link is rejected even if it stays inside: the directory is copied as a whole, without the
+            // target of the link.
             self.problem(format!("{name} must be a directory"));
             return None;
         }
@@ -146,7 +147,7 @@ impl Reader<'_> {
             let entries = match list(&self.dir.join(&relative)) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.problem(format!("{} cannot be read: {error}", shown(&relative)));
+                    self.problem(format!("cannot read {}: {error}", shown(&relative)));
                     continue;
                 }
             };
@@ -165,7 +166,7 @@ impl Reader<'_> {
         own
     }
 
-    /// Whether a path is a regular file, or a link to one inside the task.
+    /// Whether a path is a regular file, or a symbolic link to one inside the task.
     fn is_file(&mut self, relative: &Path, kind: FileType) -> bool {
         if kind.is_symlink() && !self.link_stays_inside(relative) {
             return false;
@@ -181,12 +182,12 @@ impl Reader<'_> {
     fn link_stays_inside(&mut self, relative: &Path) -> bool {
         let inside = match fs::canonicalize(self.dir.join(relative)) {
             Ok(target) => self.canonical_dir().is_some_and(|dir| target.starts_with(dir)),
-            // Nothing is there, so only the words of the link can be judged.
+            // The target does not exist, so only the text of the link can be checked.
             Err(_) => fs::read_link(self.dir.join(relative))
                 .is_ok_and(|target| stays_inside(relative.parent().unwrap_or(Path::new("")), &target)),
         };
         if !inside {
-            self.problem(format!("{} is a link that leads out of the task", shown(relative)));
+            self.problem(format!("{} is a symbolic link to outside of the task", shown(relative)));
         }
         inside
     }
@@ -203,7 +204,7 @@ impl Reader<'_> {
         if self.problems.len() == MAX_PROBLEMS {
             self.more += 1;
         } else if !self.problems.contains(&text) {
-            // A bad link is met twice where it is also a required file.
+            // An invalid link is reported only once, even if it is also a required file.
             self.problems.push(text);
         }
     }
@@ -222,7 +223,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a link's target, read from a directory of the task, never climbs above the task.
+/// Whether a link's target, relative to a directory of the task, stays inside the task.
 fn stays_inside(from: &Path, target: &Path) -> bool {
     let mut depth = from.components().count();
     for component in target.components() {
@@ -247,11 +248,10 @@ fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 
 fn read_config(path: &Path) -> Result<String, String> {
     let bytes = read_at_most(path, MAX_CONFIG_BYTES + 1)
-        .map_err(|error| format!("task.toml cannot be read: {error}"))?;
+        .map_err(|error| format!("cannot read task.toml: {error}"))?;
     if bytes.len() as u64 > MAX_CONFIG_BYTES {
         return Err("task.toml is larger than 1 MiB".to_owned());
     }
-    String::from_utf8(bytes).map_err(|error| {
-        format!("task.toml is not UTF-8: byte {} cannot be read", error.utf8_error().valid_up_to())
-    })
+    String::from_utf8(bytes)
+        .map_err(|error| format!("task.toml is not UTF-8: invalid byte {}", error.utf8_error().valid_up_to()))
 }

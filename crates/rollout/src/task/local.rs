@@ -21,42 +21,42 @@ use rollout_core::{
     text::listed,
 };
 
-/// Why a directory cannot be a dataset.
+/// Why a directory is not a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Nothing is there.
-    #[error("there is no directory {}; relative paths start at the job file", shown(path))]
+    /// It does not exist.
+    #[error("the directory {} does not exist; relative paths start at the job file", shown(path))]
     NotFound {
         /// The path that was tried.
         path: PathBuf,
     },
     /// It cannot be read.
-    #[error("{} cannot be read", shown(path))]
+    #[error("cannot read {}", shown(path))]
     Unreadable {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It holds no task.
+    /// It contains no task.
     #[error(
-        "{} holds no task: a task is a directory with instruction.md and tests/test.sh{}",
+        "{} contains no task: a task is a directory with instruction.md and tests/test.sh{}",
         shown(path),
         nested.as_ref().map(|nested| format!("; did you mean {}?", shown(nested))).unwrap_or_default()
     )]
     Empty {
         /// The directory.
         path: PathBuf,
-        /// A directory inside it that does hold tasks.
+        /// A directory inside it that contains tasks.
         nested: Option<PathBuf>,
     },
-    /// A task's directory has a name that results cannot use.
-    #[error("the task in {} cannot keep its name; rename the directory", shown(path))]
+    /// The name of a task's directory is not valid in results.
+    #[error("invalid name of the task in {}; rename the directory", shown(path))]
     Name {
         /// The directory of the task.
         path: PathBuf,
-        /// What is wrong with the name.
+        /// The problem of the name.
         #[source]
         source: NameError,
     },
@@ -67,15 +67,15 @@ pub enum LocalError {
 pub struct LocalDataset {
     /// Its tasks, by name.
     pub tasks: Vec<TaskEntry>,
-    /// What may surprise about the directory, one sentence each.
+    /// Warnings about the directory, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// Loads a directory of tasks, or a single task.
 ///
-/// Plain files and hidden directories are passed over; a link to a directory counts as that directory, so
-/// that a dataset can be put together from tasks that lie elsewhere. This reads files and calls git, so it belongs
-/// on a thread that may block.
+/// Plain files and hidden directories are skipped. A symbolic link to a directory counts as that directory, so that a
+/// dataset can consist of tasks from other directories. It reads files and calls git, so call it on a thread that may
+/// block.
 pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDataset, LocalError> {
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -100,8 +100,8 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
         if !(kind.is_dir() || kind.is_symlink() && dir.is_dir()) {
             continue;
         }
-        // An empty directory is a task that somebody has yet to write; one with other things in it
-        // is documentation, scripts and the like.
+        // An empty directory is a task that is not written yet; one with other files is documentation, scripts and the
+        // like.
         if looks_like_task(&dir) || fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_none()) {
             dirs.push((task_name(&dir)?, dir));
         } else {
@@ -118,7 +118,7 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
     if !ignored.is_empty() {
         let names = listed(ignored.iter().map(|dir| shown(dir.strip_prefix(path).unwrap_or(dir))));
         warnings.push(format!(
-            "{} holds directories without any file of a task, which are ignored: {names}",
+            "{} contains directories without any file of a task, which are ignored: {names}",
             shown(path)
         ));
     }
@@ -134,13 +134,13 @@ fn holds_tasks(dir: &Path) -> bool {
     fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|entry| looks_like_task(&entry.path())))
 }
 
-/// Loads tasks that lie on disk and adds the commits of their repositories; the order is kept.
+/// Loads tasks from disk and adds the commits of their repositories; the order is kept.
 pub(super) fn load_tasks(dirs: Vec<(TaskName, PathBuf)>, commits: &mut GitCommits) -> Vec<TaskEntry> {
     let mut entries = load_in_parallel(dirs);
     for entry in &mut entries {
         if let Ok(task) = &mut entry.task {
             let commit = commits.of(&task.dir);
-            // The entry was just made, so nobody else holds the task.
+            // The entry was just created, so the task has no other owner.
             if let Some(task) = Arc::get_mut(task) {
                 task.git_commit_id = commit;
             }
@@ -149,9 +149,9 @@ pub(super) fn load_tasks(dirs: Vec<(TaskName, PathBuf)>, commits: &mut GitCommit
     entries
 }
 
-/// Loads tasks with a thread per core: thousands of small files are mostly waiting for the kernel.
+/// Loads tasks with one thread per core: with thousands of small files, most of the time is spent waiting.
 pub(super) fn load_in_parallel(dirs: Vec<(TaskName, PathBuf)>) -> Vec<TaskEntry> {
-    /// What a thread takes at a time, so that few tasks start no second thread.
+    /// How many tasks a thread takes at a time, so that few tasks need only one thread.
     const BATCH: usize = 64;
     let threads =
         thread::available_parallelism().map_or(1, NonZeroUsize::get).min(dirs.len().div_ceil(BATCH));
@@ -193,11 +193,11 @@ mod tests {
     use super::{super::TaskProblem, *};
 
     #[test]
-    fn a_task_that_vanished_is_not_found() {
+    fn a_missing_task_is_not_found() {
         let entry = load_entry((TaskName::new("gone").unwrap(), PathBuf::from("/nowhere/gone")));
         assert_eq!(
             entry.task.unwrap_err(),
-            TaskProblem::NotFound("there is no directory /nowhere/gone".to_owned())
+            TaskProblem::NotFound("the directory /nowhere/gone does not exist".to_owned())
         );
     }
 }

@@ -1,8 +1,7 @@
 //! Task directories, datasets, registries and git.
 //!
-//! [`Sources::load`] turns the `datasets` of a job into [`Dataset`]s whose tasks lie on disk, wherever
-//! they came from. What is wrong with one task stays with that task; what is wrong with a dataset is
-//! a [`DatasetError`], and nothing runs.
+//! [`Sources::load`] turns the `datasets` of a job into [`Dataset`]s whose tasks are on disk, wherever they came from.
+//! A problem of one task affects only that task; a problem of a dataset is a [`DatasetError`], and nothing runs.
 
 mod about;
 mod commits;
@@ -39,29 +38,29 @@ pub use registry::RegistryError;
 pub use resolved::Resolved;
 pub use sources::{DatasetError, DatasetProblem, Sources};
 
-/// A task that is complete on disk.
+/// A complete task on disk.
 #[derive(Debug, Clone)]
 pub struct Task {
     /// The name of its directory, or its name in the registry.
     pub name: TaskName,
-    /// Where it lies: instruction.md, task.toml, environment/, tests/ and perhaps solution/.
+    /// Its directory: instruction.md, task.toml, environment/, tests/ and optionally solution/.
     pub dir: PathBuf,
-    /// Where its Dockerfile lies, with what that copies: environment/.
+    /// The directory of its Dockerfile and build context: environment/.
     pub context: PathBuf,
     /// Its task.toml.
     pub config: TaskConfig,
-    /// The commit of the repository that holds it.
+    /// The commit of its repository.
     pub git_commit_id: Option<String>,
-    /// Where it can be seen at that commit, if a registry says that it is in a repository on GitHub.
+    /// A link to it at that commit, if a registry names a repository on GitHub.
     pub url: Option<String>,
-    /// Whether solution/solve.sh is there.
+    /// Whether solution/solve.sh exists.
     pub has_solution: bool,
-    /// Whether task.toml is there; every setting has its default otherwise.
+    /// Whether task.toml exists; otherwise every setting has its default.
     pub has_config: bool,
 }
 
 impl Task {
-    /// Asks for the image of its environments.
+    /// The request for the image of its environments.
     pub fn image_request<'a>(
         &'a self,
         origin: Origin<'a>,
@@ -72,7 +71,7 @@ impl Task {
         ImageRequest { origin, context: &self.context, docker_image, force_build, log }
     }
 
-    /// What its environments are made from, for an interaction that gives each rollout one.
+    /// The template of its environments, for an interaction with an environment per rollout.
     pub fn template(&self) -> EnvironmentTemplate {
         EnvironmentTemplate {
             name: self.name.to_string(),
@@ -90,47 +89,47 @@ impl Task {
 /// The tasks of one entry of `datasets`, in a stable order.
 #[derive(Debug, Clone)]
 pub struct Dataset {
-    /// Names it in results and directories.
+    /// Its name in results and directories.
     pub name: DatasetName,
     /// Its tasks, by name.
     pub tasks: Vec<TaskEntry>,
-    /// The commits that were chosen for tasks whose registry names none.
+    /// The commits that were chosen for tasks without a commit in their registry.
     pub resolved: Pins,
-    /// What may surprise about the dataset as a whole, one sentence each.
+    /// Warnings about the dataset as a whole, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// A task of a dataset, or why it cannot be run.
 #[derive(Debug, Clone)]
 pub struct TaskEntry {
-    /// Its name, known also when the rest is not.
+    /// Its name, known even if the task is invalid.
     pub name: TaskName,
-    /// The task, or what is wrong with it.
+    /// The task, or its problem.
     pub task: Result<Arc<Task>, TaskProblem>,
-    /// What its task.toml asks for that Rollout does not do, or reads differently.
+    /// Warnings about settings in its task.toml that are not supported, or read differently.
     pub warnings: Vec<Diagnostic>,
-    /// Where a registry says that it is.
+    /// Its location in a registry.
     pub source: Option<RecordedSource>,
 }
 
-/// Commits by git URL, for registry tasks that name none.
+/// Commits by git URL, for registry tasks without a commit.
 ///
-/// A resumed job hands back what its first run resolved, so that both run the same tasks. The URLs
-/// are without credentials: the map is made to be recorded.
+/// A resumed job gets what its first run resolved, so that both run the same tasks. The URLs have no credentials,
+/// because the map is recorded.
 pub type Pins = BTreeMap<String, String>;
 
 /// Why a task of a dataset cannot be run. Its trials fail; those of other tasks run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskProblem {
-    /// Its files are incomplete or wrong: every problem, rendered with its source line.
+    /// Its files are incomplete or invalid: every problem, with its source line.
     #[error("{0}")]
     Invalid(String),
-    /// It is not where the dataset says.
+    /// It is not at the location in the dataset.
     #[error("{0}")]
     NotFound(String),
 }
 
-/// Makes a path fit for a message: names of files are written by strangers.
+/// Escapes a path for a message: names of files are untrusted.
 fn shown(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {

@@ -1,4 +1,4 @@
-//! Registry files: which datasets there are, and where the tasks of each lie.
+//! Registry files: lists of datasets, with the locations of their tasks.
 
 use std::{
     collections::HashSet,
@@ -18,18 +18,18 @@ use super::{
 use crate::config::RegistryLocation;
 use rollout_core::name::TaskName;
 
-/// The largest registry that is read; the largest known one has 2 MiB.
+/// The maximum size of a registry; the largest known one has 2 MiB.
 pub(super) const MAX_REGISTRY_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Why a registry, or a dataset in it, cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The file cannot be read.
-    #[error("the registry {} cannot be read", shown(path))]
+    #[error("cannot read the registry {}", shown(path))]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -39,37 +39,37 @@ pub enum RegistryError {
         /// The registry.
         registry: String,
     },
-    /// The URL did not give a file.
-    #[error("the registry cannot be downloaded")]
+    /// The download failed.
+    #[error("cannot download the registry")]
     Download(#[from] DownloadError),
     /// The file is not JSON.
     #[error("the registry {registry} is not JSON")]
     Syntax {
         /// The registry.
         registry: String,
-        /// The place and the problem.
+        /// The problem and its position.
         #[source]
         source: serde_json::Error,
     },
-    /// The file, or the dataset in it, is not of the right shape: every problem, with its place.
-    #[error("the registry {registry} cannot be used:{}", listed(problems))]
+    /// The file, or the dataset in it, has the wrong structure: every problem, with its position.
+    #[error("invalid registry {registry}:{}", listed(problems))]
     Invalid {
         /// The registry.
         registry: String,
-        /// The problems, each after its path in the JSON.
+        /// The problems, each with its path in the JSON.
         problems: Vec<String>,
     },
-    /// No dataset has the name.
+    /// The dataset is unknown.
     #[error("the registry {registry} has no dataset `{dataset}`; {}", available(known, dataset))]
     NoDataset {
         /// The registry.
         registry: String,
-        /// The name that was asked for.
+        /// The requested name.
         dataset: String,
-        /// The names it has.
+        /// The known names.
         known: Vec<String>,
     },
-    /// No dataset of the name has the version.
+    /// The version is unknown.
     #[error(
         "the registry {registry} has no version `{version}` of `{dataset}`; {}",
         available(known, version)
@@ -79,14 +79,14 @@ pub enum RegistryError {
         registry: String,
         /// The dataset.
         dataset: String,
-        /// The version that was asked for.
+        /// The requested version.
         version: String,
-        /// The versions it has.
+        /// The known versions.
         known: Vec<String>,
     },
 }
 
-/// The problems one per line, as many as somebody would read.
+/// The problems, one per line, up to a limit.
 fn listed(problems: &[String]) -> String {
     const SHOWN: usize = 20;
     let mut text: String = problems.iter().take(SHOWN).map(|problem| format!("\n- {problem}")).collect();
@@ -96,7 +96,7 @@ fn listed(problems: &[String]) -> String {
     text
 }
 
-/// The known names, nearest first, few enough to read.
+/// The known names, most similar first, up to a limit.
 fn available(known: &[String], wanted: &str) -> String {
     const SHOWN: usize = 8;
     let mut known: Vec<&String> = known.iter().collect();
@@ -116,19 +116,19 @@ fn available(known: &[String], wanted: &str) -> String {
     }
 }
 
-/// A task as a registry names it.
+/// A task in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RegistryTask {
     pub(super) name: TaskName,
     pub(super) origin: Origin,
 }
 
-/// Where a task of a registry lies.
+/// The location of a task in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Beside the registry file.
+    /// Next to the registry file.
     Local(PathBuf),
-    /// In a repository; at its default branch where no commit is named.
+    /// In a repository; at its default branch without a commit.
     Git { url: GitUrl, commit: Option<CommitId>, path: RepoPath },
 }
 
@@ -140,12 +140,12 @@ pub(super) struct RegistryDataset {
     pub(super) warnings: Vec<String>,
 }
 
-/// A registry file that was read.
+/// A registry file.
 #[derive(Debug)]
 pub(super) struct Registry {
     /// Its path or URL, for messages.
     name: String,
-    /// The directory that tasks without a repository are relative to; a downloaded registry has none.
+    /// The base of tasks without a repository; none for a downloaded registry.
     base: Option<PathBuf>,
     entries: Vec<Value>,
 }
@@ -199,9 +199,9 @@ impl Registry {
         }
     }
 
-    /// Finds a dataset by its name and, where one is given, its version.
+    /// Finds a dataset by its name and, if given, its version.
     ///
-    /// Only this dataset must be right: what strangers add to a registry is not the reader's problem.
+    /// Only this dataset must be valid: problems of other datasets in a registry do not matter.
     pub(super) fn dataset(
         &self,
         name: &str,
@@ -266,7 +266,7 @@ fn version_of(entry: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// Reads the tasks of one dataset and collects what is wrong with them.
+/// Reads the tasks of one dataset and collects their problems.
 struct TaskReader<'a> {
     base: Option<&'a Path>,
     problems: Vec<String>,
@@ -279,7 +279,7 @@ impl TaskReader<'_> {
             return Vec::new();
         };
         if list.is_empty() {
-            self.problem(format!("[{index}].tasks"), "has no task");
+            self.problem(format!("[{index}].tasks"), "is empty");
         }
         let mut names = HashSet::new();
         let mut tasks = Vec::with_capacity(list.len());
@@ -293,7 +293,7 @@ impl TaskReader<'_> {
             let origin = self.origin(&at, object);
             let (Some(name), Some(origin)) = (name, origin) else { continue };
             if !names.insert(name.clone()) {
-                self.problem(format!("{at}.name"), format!("there are two tasks `{name}`; rename one"));
+                self.problem(format!("{at}.name"), format!("duplicate task `{name}`; rename one"));
             }
             tasks.push(RegistryTask { name, origin });
         }
@@ -325,7 +325,7 @@ impl TaskReader<'_> {
                 if url.is_local() && self.base.is_none() {
                     self.problem(
                         format!("{at}.git_url"),
-                        "a registry from the network cannot name a repository of this machine",
+                        "a downloaded registry cannot name a repository on this machine",
                     );
                     return None;
                 }
@@ -333,7 +333,7 @@ impl TaskReader<'_> {
             }
             None => match (self.base, path) {
                 (None, _) => {
-                    self.problem(format!("{at}.git_url"), "is missing; a registry from the network needs it");
+                    self.problem(format!("{at}.git_url"), "is missing; a downloaded registry needs it");
                     None
                 }
                 (Some(_), None) => {
@@ -345,7 +345,7 @@ impl TaskReader<'_> {
         }
     }
 
-    /// An optional text; the outer `None` says that something else is there.
+    /// An optional text; the outer `None` means a value of another type.
     fn text<'v>(&mut self, at: &str, object: &'v Map<String, Value>, key: &str) -> Option<Option<&'v str>> {
         match object.get(key) {
             None | Some(Value::Null) => Some(None),

@@ -1,4 +1,4 @@
-//! What an earlier run of a job found out about its datasets, so that a later one needs to ask nobody again.
+//! What an earlier run of a job found out about its datasets, so that a resume need not look it up again.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::{
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_record::journal::{Header, RecordedSource};
 
-/// Commits and places of tasks that are known already.
+/// Known commits and locations of tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Resolved {
-    /// The commits of repositories of which the registry names none.
+    /// The commits of repositories without a commit in the registry.
     pub pins: Pins,
-    /// Where the tasks of registries are, by dataset.
+    /// The locations of the tasks of registries, by dataset.
     tasks: BTreeMap<DatasetName, Vec<RegistryTask>>,
-    /// Whether registries are asked for further tasks.
+    /// Whether registries are read for new tasks.
     ask: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<Pins> for Resolved {
 }
 
 impl Resolved {
-    /// What the journal of a job says. Its registries are not asked again, unless the job is to grow.
+    /// From the journal of a job. Its registries are not read again, unless the job may grow.
     pub fn of(header: &Header, grows: bool) -> Self {
         let mut tasks: BTreeMap<DatasetName, Vec<RegistryTask>> = BTreeMap::new();
         let mut incomplete = Vec::new();
@@ -39,17 +39,17 @@ impl Resolved {
                 None => incomplete.push(dataset),
             }
         }
-        // Older journals do not say where tasks are; their registries have to.
+        // Older journals do not have the locations of tasks, so their registries are read.
         incomplete.iter().for_each(|dataset| _ = tasks.remove(dataset));
         Self { pins: header.pins.clone(), tasks, ask: grows }
     }
 
-    /// The tasks of a registry's dataset, if the registry need not be asked.
+    /// The tasks of a registry's dataset, if the registry need not be read.
     pub(super) fn instead_of_registry(&self, dataset: &DatasetName) -> Option<Vec<RegistryTask>> {
         if self.ask { None } else { self.tasks.get(dataset).cloned() }
     }
 
-    /// Puts the tasks that are known in the place of those that the registry names now.
+    /// Replaces tasks of the registry by the known ones.
     pub(super) fn keep(&self, dataset: &DatasetName, found: &mut [RegistryTask]) {
         let known = self.tasks.get(dataset).into_iter().flatten();
         let known: BTreeMap<&TaskName, &RegistryTask> = known.map(|task| (&task.name, task)).collect();

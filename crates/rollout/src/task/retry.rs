@@ -1,16 +1,16 @@
-//! Requests for registries and repositories, asked again where the network or the server failed for a moment.
+//! Retries requests to registries and repositories after temporary failures of the network or the server.
 
 use std::fmt::Display;
 
 use super::{download::DownloadError, git::GitError, registry::RegistryError};
 use crate::config::RetryConfig;
 
-/// Whether asking again may help.
+/// Whether a retry may help.
 pub(super) trait Transient: Display {
     fn is_transient(&self) -> bool;
 }
 
-/// Asks until there is an answer that asking again would not change, as often as the job's `retry` says.
+/// Retries until the request succeeds or fails permanently, at most as often as the job's `retry` allows.
 pub(super) async fn retried<T, E: Transient, F: Future<Output = Result<T, E>>>(
     retry: &RetryConfig,
     progress: &(dyn Fn(String) + Send + Sync),
@@ -21,7 +21,7 @@ pub(super) async fn retried<T, E: Transient, F: Future<Output = Result<T, E>>>(
         match ask().await {
             Err(error) if error.is_transient() => {
                 let Some(delay) = retry.delay_after(tries) else { return Err(error) };
-                progress(format!("{error}; try {} of {} follows", tries + 1, retry.max_attempts));
+                progress(format!("{error}; starting try {} of {}", tries + 1, retry.max_attempts));
                 tokio::time::sleep(delay).await;
                 tries += 1;
             }
@@ -48,7 +48,7 @@ impl Transient for RegistryError {
     }
 }
 
-/// What git, curl and ssh say of a network or a server that failed for a moment.
+/// Messages of git, curl and ssh about temporary failures.
 const SIGNS: [&str; 13] = [
     "returned error: 5",
     "returned error: 429",
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_pass_by_itself_is_asked_again() {
+    fn only_temporary_failures_are_retried() {
         let failed = |detail: &str| GitError::Failed {
             action: "fetch from",
             url: "https://example.com/a".to_owned(),

@@ -1,4 +1,4 @@
-//! From the `datasets` of a job to tasks on disk.
+//! Loads the `datasets` of a job as tasks on disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, future::BoxFuture, stream};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -29,88 +29,89 @@ use rollout_record::{export::eval_log::github_permalink, journal::RecordedSource
 /// How many commits are fetched at the same time.
 const PARALLEL_FETCHES: usize = 4;
 
-/// What takes longer than this is told.
+/// Work that takes longer than this is reported.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a dataset cannot be used: nothing of the job runs.
+/// Why a dataset cannot be used. Nothing of the job runs.
 #[derive(Debug, thiserror::Error)]
-#[error("dataset `{dataset}` (datasets[{index}] of the job) cannot be loaded")]
+#[error("cannot load dataset `{dataset}` (datasets[{index}] of the job)")]
 pub struct DatasetError {
     /// The dataset's name.
     pub dataset: DatasetName,
-    /// Its place in the job's `datasets`, from 0.
+    /// Its index in the job's `datasets`, from 0.
     pub index: usize,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub problem: DatasetProblem,
 }
 
-/// What is wrong with a dataset.
+/// The problem of a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetProblem {
     /// The directory is not a dataset.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// The registry does not give the dataset.
+    /// The dataset cannot be read from the registry.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A repository does not give its tasks.
+    /// The tasks cannot be read from a repository.
     #[error(transparent)]
     Git(#[from] GitError),
 }
 
-/// Where tasks are fetched to, and with what.
+/// Where tasks are fetched to, and with which git.
 #[derive(Debug, Clone)]
 pub struct Sources {
-    /// The root of the cache of git repositories; made when it is needed.
+    /// The root of the cache of git repositories; created when it is needed.
     pub cache_dir: PathBuf,
     /// The git command, for tasks from repositories.
     pub git: PathBuf,
-    /// How often a registry or a repository that does not answer is asked again.
+    /// How often a registry or a repository is retried.
     pub retry: RetryConfig,
 }
 
 impl Sources {
-    /// Keeps what is fetched under a directory, which other processes may use at the same time, and
-    /// takes git from `PATH`.
+    /// Stores fetched files in a directory, which other processes may use at the same time, and takes git from `PATH`.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
         Self { cache_dir: cache_dir.into(), git: PathBuf::from("git"), retry: RetryConfig::default() }
     }
 
-    /// Loads the datasets of a job, in their order.
+    /// Loads the datasets of a job, in order.
     ///
-    /// What `resolved` holds is not asked for again. Registry tasks that name no commit take the one that it has for
-    /// their URL; where there is none, the newest is looked up, and [`Dataset::resolved`] tells it. `progress` hears
-    /// what takes longer than a moment.
-    pub async fn load(
-        &self,
-        datasets: &[DatasetConfig],
-        resolved: &Resolved,
-        progress: &(dyn Fn(String) + Send + Sync),
-    ) -> Result<Vec<Dataset>, DatasetError> {
-        let mut loader = Loader {
-            sources: self,
-            resolved,
-            progress,
-            commits: GitCommits::default(),
-            registries: HashMap::new(),
-            heads: HashMap::new(),
-            cache: OnceCell::new(),
-        };
-        let mut loaded = Vec::with_capacity(datasets.len());
-        for (index, config) in datasets.iter().enumerate() {
-            let dataset = loader.dataset(config).await.map_err(|problem| DatasetError {
-                dataset: config.name.clone(),
-                index,
-                problem,
-            })?;
-            loaded.push(dataset);
-        }
-        Ok(loaded)
+    /// What `resolved` contains is not looked up again. Registry tasks without a commit use the one in it for their
+    /// URL; if there is none, the newest commit is looked up and returned in [`Dataset::resolved`]. `progress` is
+    /// called for work that takes longer than a moment.
+    pub fn load<'a>(
+        &'a self,
+        datasets: &'a [DatasetConfig],
+        resolved: &'a Resolved,
+        progress: &'a (dyn Fn(String) + Send + Sync),
+    ) -> BoxFuture<'a, Result<Vec<Dataset>, DatasetError>> {
+        Box::pin(async move {
+            let mut loader = Loader {
+                sources: self,
+                resolved,
+                progress,
+                commits: GitCommits::default(),
+                registries: HashMap::new(),
+                heads: HashMap::new(),
+                cache: OnceCell::new(),
+            };
+            let mut loaded = Vec::with_capacity(datasets.len());
+            for (index, config) in datasets.iter().enumerate() {
+                let dataset = loader.dataset(config).await.map_err(|problem| DatasetError {
+                    dataset: config.name.clone(),
+                    index,
+                    problem,
+                })?;
+                loaded.push(dataset);
+            }
+            Ok(loaded)
+        })
     }
 }
 
-/// What one call of [`Sources::load`] has learned so far.
+/// The state of one call of [`Sources::load`].
 struct Loader<'a> {
     sources: &'a Sources,
     resolved: &'a Resolved,
@@ -118,7 +119,7 @@ struct Loader<'a> {
     commits: GitCommits,
     registries: HashMap<RegistryLocation, Arc<Registry>>,
     heads: HashMap<GitUrl, CommitId>,
-    /// Git is looked for when the first repository is met: local tasks need none.
+    /// Git is looked for when the first repository is needed: local tasks need no git.
     cache: OnceCell<GitCache>,
 }
 
@@ -132,7 +133,7 @@ impl Loader<'_> {
         let bare: Vec<_> = loaded.filter(|task| !task.has_config).map(|task| task.name.to_string()).collect();
         if !bare.is_empty() {
             let names = listed(bare);
-            dataset.warnings.push(format!("tasks without a task.toml get every default: {names}"));
+            dataset.warnings.push(format!("tasks without a task.toml use all defaults: {names}"));
         }
         Ok(dataset)
     }
@@ -160,7 +161,7 @@ impl Loader<'_> {
                 let (tasks, resolved) = self.registry_tasks(tasks).await?;
                 Ok(Dataset { name: config.name.clone(), tasks, resolved, warnings })
             }
-            // Examples are no directories; a plan takes them from the interaction itself.
+            // Examples are not directories; a plan takes them from the interaction itself.
             DatasetSource::Interaction(_) => Ok(Dataset {
                 name: config.name.clone(),
                 tasks: Vec::new(),
@@ -180,7 +181,7 @@ impl Loader<'_> {
         Ok(registry)
     }
 
-    /// Brings the tasks of a registry to this machine and loads them, by name.
+    /// Fetches the tasks of a registry and loads them, by name.
     async fn registry_tasks(
         &mut self,
         tasks: Vec<RegistryTask>,
@@ -287,7 +288,7 @@ impl Loader<'_> {
         let loaded = blocking(move || {
             let mut loaded = load_in_parallel(present);
             for entry in &mut loaded {
-                // The entries were just made, so nobody else holds their tasks.
+                // The entries were just created, so their tasks have no other owner.
                 if let Ok(task) = entry.task.as_mut()
                     && let Some(task) = Arc::get_mut(task)
                 {
@@ -302,7 +303,7 @@ impl Loader<'_> {
         Ok(entries)
     }
 
-    /// The commit for tasks that name none: once per URL, so that all of them agree.
+    /// The commit for tasks without one: looked up once per URL, so that all of them agree.
     async fn head(&mut self, url: &GitUrl) -> Result<CommitId, GitError> {
         if let Some(commit) = self.resolved.pins.get(url.shown()).and_then(|pin| CommitId::parse(pin).ok()) {
             return Ok(commit);
@@ -323,7 +324,7 @@ impl Loader<'_> {
         self.cache.get_or_try_init(find).await
     }
 
-    /// Does work that blocks and looks up the commits of local tasks.
+    /// Runs blocking work that looks up the commits of local tasks.
     async fn with_commits<T: Send + 'static, E: Send + 'static>(
         &mut self,
         message: impl Into<String>,
@@ -340,7 +341,7 @@ impl Loader<'_> {
     }
 }
 
-/// Does work that blocks, on a thread that may.
+/// Runs blocking work on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -348,7 +349,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     }
 }
 
-/// Waits for some work and tells about it if it takes long.
+/// Waits for some work and reports it if it takes long.
 pub(super) async fn notice<T>(
     progress: &(dyn Fn(String) + Send + Sync),
     message: impl Into<String>,

@@ -1,4 +1,4 @@
-//! Calls to an environment, none of which is waited for without end.
+//! Calls to an environment, each with a timeout.
 
 use std::{future::Future, time::Duration};
 
@@ -6,10 +6,10 @@ use super::failure::Failure;
 use rollout_core::event::Phase;
 use rollout_env::EnvironmentError;
 
-/// A call that an environment does not answer within this time, it never will.
+/// An environment that does not answer a call within this time is lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Waits for a call that a phase cannot go on without.
+/// Waits for a call that a phase needs.
 pub(super) async fn required<T>(
     phase: Phase,
     call: impl Future<Output = Result<T, EnvironmentError>>,
@@ -24,7 +24,7 @@ pub(super) async fn bounded<T>(
     bounded_after(Duration::ZERO, call).await
 }
 
-/// Waits for a call that is to end by itself after `limit`.
+/// Waits for a call that should end by itself after `limit`.
 pub(super) async fn bounded_after<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, EnvironmentError>>,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use rollout_core::text::seconds;
 
-/// Takes times that are comparable with each other, whatever the wall clock does meanwhile.
+/// Measures times that are consistent with each other, even if the wall clock changes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) started_at: Timestamp,
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// When a phase that ran began and ended.
+/// The start and the end of a phase.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PhaseSpan {
     pub(super) began: Instant,
@@ -39,7 +39,7 @@ pub(super) struct PhaseSpan {
 }
 
 impl PhaseSpan {
-    /// A phase that began then and ends now.
+    /// A phase that started then and ends now.
     pub(super) fn since(began: Instant) -> Self {
         Self { began, ended: Instant::now() }
     }

@@ -1,4 +1,4 @@
-//! The collect phase: logs come out of the environment.
+//! The collect phase: copies logs out of the environment.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::{calls::bounded, context::TrialContext, separate};
 use rollout_core::event::Phase;
 use rollout_env::{CopyOut, Environment};
 
-/// Getting logs out of a broken environment must not hold up the job.
+/// Copying logs out of a broken environment must not block the job.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Brings `/logs` out, also when the agent failed. The verifier's come first: they are the evidence, and nothing that
-/// the agent leaves beside them may keep them inside.
+/// Copies `/logs` out, even if the agent failed. The verifier's logs come first: they are the evidence, and other files
+/// of the agent must not prevent their copy.
 pub(super) async fn collect(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -20,9 +20,9 @@ pub(super) async fn collect(
     let trial = context.trial;
     let logs = trial.dir.logs();
     if separate::is_separate(context) {
-        // The tests wrote theirs elsewhere: whatever is here pretends to be.
+        // The tests wrote their logs elsewhere: whatever is here is from the agent.
         if let Err(error) = bounded(environment.make_dirs(&["/logs/verifier"], true)).await {
-            return notes.push(format!("/logs could not be copied: {error}"));
+            return notes.push(format!("cannot copy /logs: {error}"));
         }
     }
     let copy = CopyOut { source: "/logs", target: &logs, first: Some("verifier"), redactor: &trial.redactor };
@@ -30,7 +30,7 @@ pub(super) async fn collect(
         Ok(Ok(report)) => {
             notes.extend(report.skipped.into_iter().map(|what| format!("not copied from /logs: {what}")));
         }
-        Ok(Err(error)) => notes.push(format!("/logs could not be copied: {error}")),
-        Err(_) => notes.push("/logs could not be copied in time".to_owned()),
+        Ok(Err(error)) => notes.push(format!("cannot copy /logs: {error}")),
+        Err(_) => notes.push("copying /logs timed out".to_owned()),
     }
 }

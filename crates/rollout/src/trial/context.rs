@@ -1,4 +1,4 @@
-//! What every phase of a trial may read, and none may change.
+//! The data that every phase of a trial may read and none may change.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,48 +7,54 @@ use tokio_util::sync::CancellationToken;
 use super::{install_cache::Installs, timeouts::Timeouts};
 use crate::{
     config::{AgentConfig, Env, JobConfig},
+    packages::Packages,
     task::{Task, TaskProblem},
 };
 use rollout_core::{event::Phase, name::TrialId, redact::Redactor, result::TrialError, text::seconds};
 use rollout_env::{EnvironmentSpec, Origin, PreparedImage, Provider};
+use rollout_gateway::Gateway;
 use rollout_model::{Model, Share};
 use rollout_record::layout::TrialDir;
 
-/// Everything one trial needs. What it shares with other trials is all here.
+/// Everything that one trial needs, including what it shares with other trials.
 pub struct Trial {
-    /// Which trial.
+    /// The trial.
     pub id: TrialId,
     /// Its job's name, for the agent.
     pub job_name: Arc<str>,
     /// The whole job's configuration.
     pub config: Arc<JobConfig>,
-    /// Who attempts.
+    /// The agent.
     pub agent: Arc<AgentConfig>,
-    /// The model that the agent is, if it is one.
+    /// The model, if the agent is one.
     pub model: Option<Arc<Model>>,
-    /// What is attempted, or why it cannot be.
+    /// The task, or why it cannot be run.
     pub task: Result<Arc<Task>, TaskProblem>,
     /// Variables for test.sh: the task's and the job's.
     pub verifier_env: Arc<Env>,
-    /// Where the environment comes from.
+    /// The provider of the environment.
     pub provider: Arc<dyn Provider>,
-    /// Whose turn it is to install, among the trials of the job.
+    /// Coordinates installs among the trials of the job.
     pub installs: Arc<Installs>,
-    /// Where the evidence goes.
+    /// The packages of agents with presets, if the job has some.
+    pub packages: Option<Arc<Packages>>,
+    /// The gateway to the models of agents with presets, if the job has some.
+    pub gateway: Option<Arc<Gateway>>,
+    /// The directory of its files.
     pub dir: TrialDir,
-    /// What must not be written.
+    /// Masks secrets.
     pub redactor: Arc<Redactor>,
     /// Reports phases and retries.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
-    /// Cuts the trial off.
+    /// Cancels the trial.
     pub cancel: CancellationToken,
-    /// Where it takes a place first, if other jobs take some too.
+    /// The trial waits for a permit of this share, if other jobs share a limit with it.
     pub share: Option<Share>,
-    /// Whether the end of the trial has the conversation of a model too.
+    /// Whether the end of the trial includes the conversation of a model.
     pub keeps_state: bool,
 }
 
-/// What the agent's processes must not reach: the tests, and what they write.
+/// Directories that the agent's processes must not access: the tests, and their output.
 const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 
 /// What a trial reports while it runs.
@@ -56,18 +62,18 @@ const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 pub enum Progress {
     /// It entered a phase.
     Phase(Phase),
-    /// The infrastructure failed a try; the next one follows after the delay.
+    /// A try failed because of the infrastructure; the next one follows after the delay.
     Retry {
         /// The try that failed, from 1.
         failed_try: u32,
-        /// What went wrong.
+        /// The error.
         error: TrialError,
         /// The wait before the next try.
         delay: Duration,
     },
 }
 
-/// A trial whose task can be attempted: what each of its tries, and each phase of a try, reads.
+/// A trial whose task can be attempted: the data that its tries and their phases read.
 #[derive(Clone, Copy)]
 pub(super) struct TrialContext<'a> {
     pub(super) trial: &'a Trial,
@@ -85,12 +91,13 @@ impl<'a> TrialContext<'a> {
         (self.trial.progress)(Progress::Phase(phase));
     }
 
-    /// What an environment of this trial is called.
+    /// The name of an environment of this trial.
     pub(super) fn environment_name(&self) -> String {
         format!("{}-{}-{}", self.task.name, self.trial.id.agent, self.trial.id.attempt)
     }
 
-    /// An environment for the agent, made from `image`; `id` is the trial's, as text. Its name is to be given.
+    /// An environment for the agent, created from `image`; `id` is the id of the trial as text. The name must be
+    /// passed.
     pub(super) fn environment_spec<'s>(
         &'s self,
         id: &'s str,
@@ -126,7 +133,7 @@ impl<'a> TrialContext<'a> {
     }
 }
 
-/// Variables as a provider takes them.
+/// Variables in the form of providers.
 pub(super) fn variables(env: &Env) -> Vec<(String, String)> {
     env.iter().map(|(key, value)| (key.clone(), value.value.clone())).collect()
 }

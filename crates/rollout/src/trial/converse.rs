@@ -23,10 +23,10 @@ use rollout_env::{Environment, blocking::blocking};
 use rollout_model as model;
 use rollout_model::{Model, State};
 
-/// More is nothing that a model could read.
+/// A larger instruction is too long for any model.
 const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;
 
-/// What came of a conversation.
+/// The result of a conversation.
 pub(super) struct Conversed {
     pub(super) usage: Option<AgentUsage>,
     /// The conversation itself, if there was one.
@@ -34,7 +34,7 @@ pub(super) struct Conversed {
     pub(super) result: Result<(), Failure>,
 }
 
-/// Lets the model work on the task. The error is that its server refuses the key.
+/// Lets the model work on the task. Returns an error if its server rejects the key.
 pub(super) async fn converse(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -58,7 +58,7 @@ pub(super) async fn converse(
     };
     let state = conversation.lead().await?;
     let usage = trajectory::used(&state.usage);
-    // What the last call started would go on behind the back of the tests.
+    // Processes of the last call would otherwise keep running during the tests.
     let stopped = match state.timed_out {
         true => required(Phase::Execute, environment.kill_all()).await,
         false => Ok(()),
@@ -74,11 +74,11 @@ pub(super) async fn converse(
     Ok(Conversed { usage, state: Some(Box::new(state)), result })
 }
 
-/// Who converses, and about what.
+/// The model and its instruction.
 async fn subject(context: &TrialContext<'_>) -> Result<(Arc<Model>, String), Failure> {
     let trial = context.trial;
     let Some(model) = &trial.model else {
-        let message = format!("nobody made the model of agent {}; see Plan::with_models", trial.id.agent);
+        let message = format!("the model of agent {} was not passed to Plan::with_models", trial.id.agent);
         return Err(Failure::new(ErrorType::InternalError, message));
     };
     let instruction = read_instruction(context.task.dir.join("instruction.md")).await;
@@ -92,14 +92,14 @@ async fn read_instruction(path: PathBuf) -> Result<String, String> {
         File::open(path)?.take(MAX_INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     });
-    let bytes = read.await.map_err(|error| format!("instruction.md cannot be read: {error}"))?;
+    let bytes = read.await.map_err(|error| format!("cannot read instruction.md: {error}"))?;
     if bytes.len() as u64 > MAX_INSTRUCTION_BYTES {
-        return Err("instruction.md is larger than 1 MiB, which no model reads".to_owned());
+        return Err("instruction.md is larger than 1 MiB".to_owned());
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes down what the model and its tools said, as far as they got. The error is a note.
+/// Saves the conversation so far. The error is a note.
 pub(super) async fn save_trajectory(context: &TrialContext<'_>, turns: &TurnLog) -> Result<(), String> {
     let Some(trajectory) = turns.take() else { return Ok(()) };
     let path = context.trial.dir.trajectory();
@@ -109,11 +109,11 @@ pub(super) async fn save_trajectory(context: &TrialContext<'_>, turns: &TurnLog)
         Ok(Err(error)) => error.source.to_string(),
         Err(error) => error.to_string(),
     };
-    Err(format!("trajectory.json could not be written: {failed}"))
+    Err(format!("cannot write trajectory.json: {failed}"))
 }
 
-/// The failure that a conversation comes to, if any. A model that reaches the agent's own limit of time is graded; one
-/// that reaches the task's is not.
+/// The failure of a conversation, if there is one. A model that reaches the agent's own time limit is graded; one that
+/// reaches the task's is not.
 fn failure(
     state: &State,
     own_limit: Option<Duration>,
@@ -130,7 +130,7 @@ fn timeout(limit: Duration) -> Failure {
     Failure::new(
         ErrorType::AgentExecutionTimeout,
         format!(
-            "the model exceeded the agent's timeout of {} and was stopped, with everything it had started; \
+            "the agent's timeout of {} was exceeded; the model and all its processes were stopped; \
              trajectory.json shows how far it came. More time: {}, or timeout_multiplier in the job",
             in_seconds(limit),
             script::EXECUTE.setting
@@ -138,18 +138,18 @@ fn timeout(limit: Duration) -> Failure {
     )
 }
 
-/// What a reader should know of a model that did not end by itself.
+/// A note for users about a model that did not end by itself.
 fn cut_short(state: &State) -> Option<String> {
     let what = match state.stop_condition.as_deref() {
         None | Some("no_tools_called") => {
             let last = state.trajectory.last().is_some_and(|turn| turn.is_truncated);
             return last.then(|| {
-                "the model's last message was cut off at its limit of tokens; graded is what it had done by then"
+                "the model's last message was cut off at its token limit; its work until then is graded"
                     .to_owned()
             });
         }
-        Some("prompt_too_long") => "the conversation became longer than the model reads".to_owned(),
+        Some("prompt_too_long") => "the conversation became longer than the context of the model".to_owned(),
         Some(limit) => format!("the limit of the agent was reached: {limit}"),
     };
-    Some(format!("{what}; graded is what the model had done by then"))
+    Some(format!("{what}; its work until then is graded"))
 }

@@ -8,13 +8,17 @@ use super::{
     context::TrialContext,
     converse::{Conversed, converse, save_trajectory},
     failure::Failure,
-    script,
+    gateway::{self, Line, Verdict},
+    preset, script,
 };
 use crate::{
     agent::{self, trajectory::TurnLog},
-    config::AgentKind,
+    config::{AgentKind, PresetAgentConfig},
 };
-use rollout_core::{event::Phase, result::AgentUsage};
+use rollout_core::{
+    event::Phase,
+    result::{AgentUsage, ErrorType, ModelCalls},
+};
 use rollout_env::{CopyMode, Environment, FileRead};
 use rollout_model as model;
 use rollout_model::State;
@@ -27,6 +31,10 @@ pub(super) struct Executed {
     pub(super) span: PhaseSpan,
     /// What the agent used, as far as it is known.
     pub(super) usage: Option<AgentUsage>,
+    /// What the agent says that it used, if that differs.
+    pub(super) reported_usage: Option<AgentUsage>,
+    /// Its calls of a model, if they went through the gateway.
+    pub(super) model_calls: Option<ModelCalls>,
     /// The conversation, if the agent is a model and the trial keeps it.
     pub(super) state: Option<Box<State>>,
     pub(super) result: Result<(), Failure>,
@@ -48,7 +56,10 @@ pub(super) async fn execute(
         notes.extend(save_trajectory(context, turns).await.err());
         let Conversed { usage, state, result } = conversed?;
         let state = state.filter(|_| context.trial.keeps_state);
-        return Ok(Executed { span, usage, state, result });
+        return Ok(Executed { span, usage, reported_usage: None, model_calls: None, state, result });
+    }
+    if let AgentKind::Preset(agent) = &context.trial.agent.kind {
+        return execute_preset(context, environment, agent, turns, notes).await;
     }
     let result = run_script(context, environment).await;
     let span = PhaseSpan::since(began);
@@ -56,14 +67,91 @@ pub(super) async fn execute(
         notes.push(note);
         None
     });
-    Ok(Executed { span, usage, state: None, result })
+    Ok(Executed { span, usage, reported_usage: None, model_calls: None, state: None, result })
+}
+
+/// Lets an agent that others made attempt the task. The error is that the server of its model refuses the key.
+async fn execute_preset(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    agent: &PresetAgentConfig,
+    turns: &TurnLog,
+    notes: &mut Vec<String>,
+) -> Result<Executed, model::Error> {
+    let began = Instant::now();
+    let mut executed = Executed {
+        span: PhaseSpan::since(began),
+        usage: None,
+        reported_usage: None,
+        model_calls: None,
+        state: None,
+        result: Ok(()),
+    };
+    let line = match gateway::open(context, environment, agent).await {
+        Ok(line) => line,
+        Err(failure) => return Ok(Executed { result: Err(failure), ..executed }),
+    };
+    executed.result = run_preset(context, environment, agent, line.as_ref()).await;
+    executed.span = PhaseSpan::since(began);
+    notes.extend(preset::gather_logs(environment, agent).await.err());
+    let reported = read_usage(environment).await.unwrap_or_else(|note| {
+        notes.push(note);
+        None
+    });
+    let Some(line) = line else { return Ok(Executed { usage: reported, ..executed }) };
+    let answered = line.close(turns, notes).await;
+    notes.extend(save_trajectory(context, turns).await.err());
+    executed.reported_usage = reported.filter(|reported| *reported != answered.usage);
+    executed.usage = Some(answered.usage);
+    executed.model_calls = Some(answered.calls);
+    match answered.verdict {
+        Verdict::Fine => {}
+        Verdict::UsedUp => {
+            let exited = |failure: &Failure| failure.error.kind == ErrorType::AgentExecutionFailed;
+            executed.result =
+                executed.result.or_else(|failure| if exited(&failure) { Ok(()) } else { Err(failure) });
+        }
+        Verdict::Silent if executed.result.is_err() => {}
+        Verdict::Silent => {
+            let message = "the agent never asked its model; command/ has what it printed".to_owned();
+            executed.result = Err(Failure::new(ErrorType::AgentExecutionFailed, message));
+        }
+        Verdict::Failed(failure) => executed.result = Err(failure),
+        Verdict::Unauthorized(error) => return Err(error),
+    }
+    Ok(executed)
+}
+
+/// Runs the script of a preset until it ends, or until the agent has used up what it may use of the model.
+async fn run_preset(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    agent: &PresetAgentConfig,
+    line: Option<&Line>,
+) -> Result<(), Failure> {
+    let phase = Phase::Execute;
+    let script = agent::preset::execute_script(&agent.preset, &agent.version);
+    required(phase, environment.write_file(agent::EXECUTE_SCRIPT, script.as_bytes())).await?;
+    let mut env = context.agent_variables();
+    env.extend(line.into_iter().flat_map(|line| line.variables.clone()));
+    let used_up = async {
+        match line {
+            Some(line) => line.used_up().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        end = script::run(context, environment, &script::EXECUTE, &env, context.timeouts.execute) => end?.check(),
+        // Leaving its script ends the agent, and this ends what it started elsewhere.
+        () = used_up => required(phase, environment.kill_all()).await,
+    }
 }
 
 /// Runs the script of an agent that has one.
 async fn run_script(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
     let phase = Phase::Execute;
     let script = match &context.trial.agent.kind {
-        AgentKind::Nop | AgentKind::Model(_) => return Ok(()),
+        AgentKind::Nop | AgentKind::Model(_) | AgentKind::Preset(_) => return Ok(()),
         AgentKind::Oracle => {
             let solution = context.task.dir.join("solution");
             required(phase, environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace)).await?;

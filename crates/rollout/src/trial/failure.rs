@@ -1,4 +1,4 @@
-//! What a failure means for a trial: its type, its words, and whether trying again can help.
+//! The failures of a trial: type, message, and whether a retry can help.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use rollout_core::{
 use rollout_env::EnvironmentError;
 use rollout_model::{Error, ErrorKind};
 
-/// A trial's error, and whether the infrastructure is to blame for it.
+/// A trial's error, and whether the infrastructure caused it.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) error: TrialError,
-    /// Another try may go better.
+    /// A retry may succeed.
     pub(super) transient: bool,
 }
 
@@ -22,7 +22,7 @@ impl Failure {
         Self { error: TrialError { kind, message }, transient: false }
     }
 
-    /// What an environment's failure in a phase comes to.
+    /// The failure for an error of an environment in a phase.
     pub(super) fn environment(phase: Phase, error: &EnvironmentError) -> Self {
         let (kind, transient) = classify(phase, error);
         let message = match error {
@@ -32,8 +32,8 @@ impl Failure {
         Self { error: TrialError { kind, message }, transient }
     }
 
-    /// What an error of a model's conversation comes to. One that may be gone in another conversation is tried
-    /// again only if no tool was called in this one: what a model did is its attempt, and it has one.
+    /// The failure for an error in a model's conversation. A temporary error is retried only if no tool was called:
+    /// after that, the conversation counts as the attempt.
     pub(super) fn model(error: &Error, has_executed: bool) -> Self {
         let lost = error.is(ErrorKind::Infra);
         let kind = if lost {
@@ -54,7 +54,7 @@ impl Failure {
         Self::new(
             ErrorType::EnvironmentBuildTimeout,
             format!(
-                "the image was not ready after {}; environment/build.txt shows how far it came. \
+                "the image was not ready after {}; see environment/build.txt. \
                  Raise environment.build_timeout_sec in task.toml or timeout_multiplier in the job",
                 in_seconds(limit)
             ),
@@ -73,7 +73,7 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
         EnvironmentError::Refused(_) => (ErrorType::EnvironmentStartFailed, false),
         EnvironmentError::Resources(_) => (ErrorType::EnvironmentResourceAllocationFailed, false),
         EnvironmentError::Teardown(_) => (ErrorType::EnvironmentTeardownFailed, false),
-        // Once an agent runs it may have filled the disk itself, and must not earn another try by that.
+        // A running agent may have filled the disk itself, and must not get a retry for that.
         EnvironmentError::DiskFull(_) if matches!(phase, Phase::Image | Phase::Start) => {
             (ErrorType::EnvironmentStartFailed, true)
         }
@@ -106,7 +106,7 @@ fn ended_by(phase: Phase) -> &'static str {
     }
 }
 
-/// A limit of time, in the words of errors.
+/// A time limit, for error messages.
 pub(super) fn in_seconds(limit: Duration) -> String {
     let seconds = limit.as_secs_f64();
     if seconds == 1.0 {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_is_tried_again_if_the_environment_was_lost_or_nothing_was_done_yet() {
+    fn a_conversation_is_retried_if_the_environment_was_lost_or_no_tool_was_called() {
         use ErrorKind as K;
         for (error, has_executed, kind, transient) in [
             (K::Sandbox, true, ErrorType::InternalError, true),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_infrastructure_is_tried_again() {
+    fn only_infrastructure_failures_are_retried() {
         use EnvironmentError as E;
         let text = String::new;
         for (phase, error, kind, transient) in [

@@ -8,9 +8,12 @@ use super::{
     context::{TrialContext, variables},
     failure::Failure,
     install_cache::InstallPlan,
-    script,
+    preset, script,
 };
-use crate::{agent, config::AgentKind};
+use crate::{
+    agent,
+    config::{AgentKind, PresetAgentConfig},
+};
 use rollout_core::event::Phase;
 use rollout_env::{Environment, EnvironmentError};
 
@@ -30,16 +33,26 @@ pub(super) async fn install(
 ) -> Installed {
     let began = Instant::now();
     let nothing = Installed { span: PhaseSpan { began, ended: began }, result: Ok(()) };
-    let AgentKind::Script { install: Some(script), .. } = &context.trial.agent.kind else {
+    let kind = &context.trial.agent.kind;
+    if !has_install(kind) {
         return nothing;
-    };
+    }
     let env = match plan {
         InstallPlan::Own => context.agent_variables(),
         InstallPlan::Share { .. } => variables(&context.trial.agent.env),
         InstallPlan::Restore { .. } => return nothing,
     };
     context.enter(Phase::Install);
-    let result = run_script(context, environment, script, &env).await;
+    let result = match kind {
+        AgentKind::Script { install: Some(script), .. } => {
+            run_script(context, environment, script, &env).await
+        }
+        AgentKind::Preset(agent) => install_preset(context, environment, agent, &env).await,
+        AgentKind::Script { install: None, .. }
+        | AgentKind::Oracle
+        | AgentKind::Nop
+        | AgentKind::Model(_) => Ok(()),
+    };
     let span = PhaseSpan::since(began);
     if let (InstallPlan::Share { key }, Ok(())) = (plan, &result)
         && let Err(error) = bounded(take_snapshot(environment, key)).await
@@ -48,6 +61,23 @@ pub(super) async fn install(
         notes.push(format!("the install could not be kept for other trials: {error}"));
     }
     Installed { span, result }
+}
+
+/// Whether there is anything to install.
+pub(super) fn has_install(kind: &AgentKind) -> bool {
+    matches!(kind, AgentKind::Script { install: Some(_), .. } | AgentKind::Preset(_))
+}
+
+async fn install_preset(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    agent: &PresetAgentConfig,
+    env: &[(String, String)],
+) -> Result<(), Failure> {
+    let version = preset::version(context, agent).await?;
+    preset::bring_files(context, environment, agent, &version).await?;
+    let script = agent::preset::install_script(&agent.preset.install, &version);
+    run_script(context, environment, &script, env).await
 }
 
 async fn run_script(

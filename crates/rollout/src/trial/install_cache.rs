@@ -39,7 +39,7 @@ pub struct Installs {
 pub(super) type Turn = DropGuard;
 
 impl Installs {
-    /// Gives the turn to whoever asks first. For all others there is none: they wait until it is over.
+    /// Returns the turn to the first caller. All others get none, and wait until the turn is over.
     pub(super) async fn turn(&self, key: &str) -> Option<Turn> {
         let over = {
             let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,10 +93,7 @@ mod tests {
         for waiting in waiting {
             assert!(waiting.await.unwrap());
         }
-        assert!(
-            matches!(installs.turn("key").now_or_never(), Some(None)),
-            "whoever comes later need not wait"
-        );
+        assert!(matches!(installs.turn("key").now_or_never(), Some(None)), "a later caller need not wait");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! One trial: an agent's attempt at a task, from the image to the reward.
 //!
-//! A trial has one or more tries: what the infrastructure fails is tried again. [`run`] drives the tries, `run_once`
-//! takes one through its phases, each in a file of its own:
+//! A trial has one or more tries: infrastructure failures are retried. [`run`] runs the tries, `run_once` runs the
+//! phases of one, each in its own file:
 //!
 //! ```text
 //! start ─▶ setup ─▶ install ─▶ execute ─▶ verify ─▶ collect ─▶ teardown
 //! ```
 //!
-//! All of them read the trial's context. None sees the record of the try: it is put together from what they return.
-//! A trial prints nothing and knows no other trial: it reports phases and retries, and returns a result.
+//! All phases read the trial's context. None sees the record of the try, which is built from their results. A trial
+//! prints nothing and does not know other trials: it reports phases and retries, and returns a result.
 
 mod calls;
 mod clock;
@@ -17,8 +17,10 @@ mod context;
 mod converse;
 mod execute;
 mod failure;
+mod gateway;
 mod install;
 mod install_cache;
+mod preset;
 mod retry;
 mod reward;
 mod run_once;
@@ -57,7 +59,7 @@ use rollout_env::blocking::blocking;
 use rollout_model as model;
 use rollout_model::{Share, State};
 
-/// How a trial came to its end.
+/// How a trial ended.
 #[derive(Debug)]
 pub enum TrialEnd {
     /// With a result.
@@ -67,22 +69,22 @@ pub enum TrialEnd {
         /// The conversation of a model, if there was one and the trial keeps it.
         state: Option<Box<State>>,
     },
-    /// By a cancel. It has no result, and its environment is gone.
+    /// It was cancelled. It has no result, and its environment is removed.
     Cancelled,
-    /// As by a cancel, because the server of the model refuses the key: no other trial of it can do better.
+    /// Stopped because the server of the model rejects the key: every other trial of it would fail too.
     Unauthorized(model::Error),
 }
 
 /// Runs a trial to its end.
 pub async fn run(trial: Trial) -> TrialEnd {
-    let place = tokio::select! {
+    let permit = tokio::select! {
         biased;
         () = trial.cancel.cancelled() => return TrialEnd::Cancelled,
-        place = Share::place_in(trial.share.as_ref()) => place,
+        permit = Share::acquire_from(trial.share.as_ref()) => permit,
     };
     let end = run_in_place(trial).await;
-    // Not before its environment is gone.
-    drop(place);
+    // After its environment is removed.
+    drop(permit);
     end
 }
 
@@ -119,7 +121,7 @@ async fn run_in_place(trial: Trial) -> TrialEnd {
         let (dir, error) = (trial.dir.clone(), error.clone());
         let kept = blocking(move || keep_failed_try(&dir, number, &error)).await;
         if let Err(error) = kept {
-            tracing::warn!(trial = %trial.id, %error, "the evidence of a failed try could not be kept");
+            tracing::warn!(trial = %trial.id, %error, "cannot keep the files of a failed try");
         }
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
@@ -144,17 +146,17 @@ fn attemptable(trial: &Trial) -> Result<&Task, Failure> {
     }
 }
 
-/// Ends a trial of which nothing could be tried.
+/// Ends a trial without a try.
 fn without_try(trial: &Trial, clock: Clock, failure: Failure) -> TrialEnd {
     let record = TryRecord { failure: Some(failure), ..TryRecord::default() };
     TrialEnd::Finished { result: Box::new(record.into_result(trial, clock)), state: None }
 }
 
-/// Ends a trial without a result. One that it had from an earlier run stays.
+/// Ends a trial without a result. A result of an earlier run is kept.
 async fn cancelled(trial: &Trial) -> TrialEnd {
     let dir = trial.dir.clone();
     if let Err(error) = blocking(move || dir.put_back()).await {
-        tracing::warn!(trial = %trial.id, %error, "the earlier result could not be brought back; resume does");
+        tracing::warn!(trial = %trial.id, %error, "cannot restore the earlier result; a resume restores it");
     }
     TrialEnd::Cancelled
 }

@@ -1,4 +1,4 @@
-//! Whether a trial is tried again, and what is kept of the try that failed.
+//! Decides whether a trial is retried, and keeps the files of the failed try.
 
 use std::{fs, io, time::Duration};
 
@@ -7,12 +7,12 @@ use crate::config::RetryConfig;
 use rollout_core::{result::TrialError, text::printable};
 use rollout_record::layout::TrialDir;
 
-/// How long to wait before the next try of a trial; none when this one was the last.
+/// How long to wait before the next try of a trial; none after the last one.
 pub(super) fn next_try(retry: &RetryConfig, number: u32, failure: Option<&Failure>) -> Option<Duration> {
     failure.filter(|failure| failure.transient).and_then(|_| retry.delay_after(number))
 }
 
-/// Moves what a failed try left behind out of the way of the next one.
+/// Moves the files of a failed try away for the next one.
 pub(super) fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -> io::Result<()> {
     let kept = dir.failed_try(number);
     fs::create_dir_all(&kept)?;
@@ -25,7 +25,7 @@ pub(super) fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -
     fs::write(kept.join("error.txt"), error_text(error))
 }
 
-/// What `error.txt` says. People read it in terminals, and the message quotes what agents print.
+/// The content of `error.txt`. Users read it in terminals, and the message quotes output of agents.
 pub(crate) fn error_text(error: &TrialError) -> String {
     format!("{}\n\n{}\n", error.kind, printable(error.message.trim_end()))
 }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_the_limit_and_the_last_try_is_followed_by_none() {
+    fn waits_grow_to_the_limit_and_there_is_none_after_the_last_try() {
         let delays: Vec<_> = (1..=5).map(|failed| retry().delay_after(failed)).collect();
         assert_eq!(delays, [millis(1000), millis(2000), millis(3000), millis(3000), None]);
     }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_transient_failure_before_the_last_try_is_tried_again() {
+    fn only_a_transient_failure_before_the_last_try_is_retried() {
         let failure = |transient| {
             let failure = Failure::new(ErrorType::InternalError, "it broke".to_owned());
             Some(Failure { transient, ..failure })

@@ -1,25 +1,25 @@
-//! What counts as a reward.
+//! Reads rewards.
 
 use indexmap::IndexMap;
 
 use rollout_core::text::excerpt;
 
-/// The largest file that is read as a reward.
+/// The maximum size of a reward file.
 pub(super) const MAX_REWARD_BYTES: u64 = 64 << 10;
 
-/// A score, with further named scores where the tests gave any.
+/// A score, with further named scores if the tests give any.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reward {
     /// The score.
     pub reward: f64,
-    /// The others of reward.json.
+    /// The other scores of reward.json.
     pub named: IndexMap<String, f64>,
 }
 
-/// Why a file is not a reward. Reads after "reward.txt holds" and the like.
+/// Why a file is not a reward. The message follows "reward.txt contains" and the like.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RewardError {
-    /// Nothing but white space.
+    /// Only white space.
     #[error("nothing")]
     Empty,
     /// Bytes that are not text.
@@ -37,7 +37,7 @@ pub enum RewardError {
 }
 
 impl Reward {
-    /// Reads reward.txt: one finite number, white space around it allowed.
+    /// Reads reward.txt: one finite number, optionally surrounded by white space.
     pub(crate) fn from_text(bytes: &[u8]) -> Result<Self, RewardError> {
         let text = std::str::from_utf8(bytes).map_err(|_| RewardError::NotText)?.trim();
         if text.is_empty() {
@@ -50,7 +50,7 @@ impl Reward {
         Ok(Self { reward, named: IndexMap::new() })
     }
 
-    /// Reads reward.json: a number, or a flat object of finite numbers with `reward` in it.
+    /// Reads reward.json: a number, or a flat object of finite numbers that includes `reward`.
     pub(crate) fn from_json(bytes: &[u8]) -> Result<Self, RewardError> {
         let not_a_reward = |why: String| RewardError::NotAReward(excerpt(&why));
         let value: serde_json::Value =
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_finite_number_comes_back_as_it_was_written(number in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
+        fn any_finite_number_is_read_back_unchanged(number in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
             prop_assert_eq!(Reward::from_text(format!(" {number:?}\n").as_bytes()).unwrap().reward, number);
         }
 

@@ -1,4 +1,4 @@
-//! One try of a trial: its phases in order, and teardown whatever happens.
+//! One try of a trial: its phases in order, and teardown in any case.
 
 use std::future::Future;
 
@@ -28,11 +28,11 @@ use rollout_model as model;
 pub(super) enum TryEnd {
     Finished(Box<TryRecord>),
     Cancelled,
-    /// The server of the model refuses the key, which ends more than this trial.
+    /// The server of the model rejects the key, which ends more than this trial.
     Unauthorized(model::Error),
 }
 
-/// Runs a trial's task once, in an environment of its own.
+/// Runs a trial's task once, in a new environment.
 pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
     let mut record = Box::<TryRecord>::default();
     let began = Instant::now();
@@ -47,13 +47,13 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
     };
     let Started { environment, image, plan, turn } = started;
 
-    // A conversation is kept here, so that it is there also when the agent is cut off.
+    // The conversation is kept here, so that it is available even if the agent is stopped.
     let turns = TurnLog::default();
-    // So is the environment of the tests, where they have one, so that it goes whatever cuts them off.
+    // The environment of the tests is kept here too, so that it is removed even if they are stopped.
     let mut separate = None;
     let inside = async {
         let ready = make_ready(context, &*environment, &plan, began, &mut record).await;
-        // Trials that wait for this install go on, whatever came of it.
+        // Trials that wait for this install continue, whether it succeeded or not.
         drop(turn);
         match ready {
             Ok(()) => {
@@ -75,7 +75,7 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
             if let Some(separate) = separate {
                 abandon(separate).await;
             }
-            // The trial has no result that could note a failure of this.
+            // The trial has no result that could note a failure here.
             let _ = save_trajectory(context, &turns).await;
             abandon(environment).await;
             return TryEnd::Cancelled;
@@ -100,7 +100,7 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
     TryEnd::Finished(record)
 }
 
-/// Brings everything in that the agent needs.
+/// Prepares everything that the agent needs.
 async fn make_ready(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -117,7 +117,7 @@ async fn make_ready(
     setup::after_install(context, environment, plan).await
 }
 
-/// Lets the agent attempt the task, then grades it. The error is that the server of the model refuses the key.
+/// Lets the agent attempt the task, then grades it. Returns an error if the server of the model rejects the key.
 async fn execute_and_verify(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -129,6 +129,8 @@ async fn execute_and_verify(
     let executed = execute(context, environment, turns, &mut record.notes).await?;
     record.execution = Some(executed.span);
     record.usage = executed.usage;
+    record.reported_usage = executed.reported_usage;
+    record.model_calls = executed.model_calls;
     record.state = executed.state;
     record.failure = executed.result.err();
     if !is_verified(&context.trial.config.verifier, record.failure.as_ref()) {
@@ -140,13 +142,13 @@ async fn execute_and_verify(
     record.tampering = verified.tampering;
     match verified.reward {
         Ok(reward) => record.reward = Some(reward),
-        // The agent's own error came first, and explains more than what the tests made of it.
+        // The agent's own error came first, and explains more than a failure of the tests.
         Err(failure) => _ = record.failure.get_or_insert(failure),
     }
     Ok(())
 }
 
-/// A phase was cut off by a cancel.
+/// A phase was cancelled.
 struct Cut;
 
 async fn until_cancelled<T>(context: &TrialContext<'_>, work: impl Future<Output = T>) -> Result<T, Cut> {

@@ -1,4 +1,4 @@
-//! The scripts of a trial: how they are run, and the failures that their exits come to.
+//! Runs the scripts of a trial, and maps their exits to failures.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -15,23 +15,23 @@ use rollout_env::{
     log::{LogTail, LogWriter, create_log_files},
 };
 
-/// Lines of output that an error quotes.
+/// How many lines of output an error quotes.
 const QUOTED_LINES: usize = 10;
 
-/// A script of a trial, in the words of its errors.
+/// A script of a trial, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Script {
-    /// What it is called.
+    /// Its name.
     name: &'static str,
-    /// Where it lies in the environment.
+    /// Its path in the environment.
     path: &'static str,
-    /// Where its output lies in the trial's directory.
+    /// The directory of its output in the trial's directory.
     output: &'static str,
     role: CommandRole,
     phase: Phase,
     failed: ErrorType,
     timed_out: ErrorType,
-    /// The setting that gives it more time.
+    /// The setting of its timeout.
     pub(super) setting: &'static str,
 }
 
@@ -70,7 +70,7 @@ pub(super) const TESTS: Script = Script {
     setting: "verifier.timeout_sec in task.toml or verifier.override_timeout_sec in the job",
 };
 
-/// Runs a script by bash, its output going to its directory.
+/// Runs a script with bash. Its output is written to its directory.
 pub(super) async fn run(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -86,12 +86,12 @@ pub(super) async fn run(
     let (stdout_tail, stderr_tail) = (stdout.tail(), stderr.tail());
     let command =
         Exec { role: script.role, argv: &["bash", script.path], env, deadline: Some(limit), stdout, stderr };
-    // The environment keeps the deadline; this is for one that does not.
+    // The environment enforces the deadline; this is for one that does not.
     let exit = bounded_after(limit, environment.exec(command))
         .await
         .map_err(|error| Failure::environment(script.phase, &error))?;
     if exit.outcome == Outcome::TimedOut && script.role == CommandRole::Agent {
-        // What keeps starting others and ending gets away from the end of its tree, and not from this.
+        // Processes that keep forking can escape when their tree is killed, but not here.
         required(script.phase, environment.kill_all()).await?;
     }
     Ok(ScriptEnd { script: *script, limit, exit, stdout: stdout_tail, stderr: stderr_tail })
@@ -117,7 +117,7 @@ impl ScriptEnd {
         self.exit.outcome == Outcome::TimedOut
     }
 
-    /// The failure that the exit comes to, if any.
+    /// The failure of the exit, if it is one.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let script = self.script;
         let (kind, mut message) = match self.exit.outcome {
@@ -129,7 +129,7 @@ impl ScriptEnd {
             Outcome::TimedOut => (
                 script.timed_out,
                 format!(
-                    "{} exceeded its timeout of {} and was killed with everything it started. \
+                    "{} exceeded its timeout of {} and was killed with all its processes. \
                      More time: {}, or timeout_multiplier in the job",
                     script.name,
                     in_seconds(self.limit),
@@ -156,7 +156,7 @@ impl ScriptEnd {
                 return format!("\nlast lines of {file}:\n{lines}");
             }
         }
-        "\nit printed nothing".to_owned()
+        "\nit printed no output".to_owned()
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_comes_to_the_failure_of_its_script() {
+    fn an_exit_becomes_the_failure_of_its_script() {
         for (script, outcome, expected) in [
             (INSTALL, Outcome::Code(0), None),
             (INSTALL, Outcome::Code(1), Some(ErrorType::AgentInstallFailed)),

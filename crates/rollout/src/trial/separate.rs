@@ -1,4 +1,4 @@
-//! A verifier environment of its own: the tests see what the task declares as the agent's work, and nothing else of it.
+//! A separate environment for the verifier: the tests see only the artifacts that the task declares.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use rollout_env::{
     CopyMode, CopyOut, Environment, EnvironmentSpec, FileRead, ImageRequest, Origin, PreparedImage,
 };
 
-/// What agents may leave for the tests without declaring it.
+/// A directory that is always copied to the tests.
 const ALWAYS_COPIED: &str = "/logs/artifacts";
 
-/// Whether the tests of a trial run in an environment of their own. The job decides, then the task; an image for the
-/// tests asks for one too.
+/// Whether the tests of a trial run in a separate environment. The job decides first, then the task; an image for the
+/// tests implies one too.
 pub(super) fn is_separate(context: &TrialContext<'_>) -> bool {
     let (job, task) = (&context.trial.config.verifier, &context.task.config);
     let asked = job.environment.or(task.verifier_environment);
@@ -23,9 +23,9 @@ pub(super) fn is_separate(context: &TrialContext<'_>) -> bool {
     }
 }
 
-/// Starts an environment for the tests, with the agent's artifacts in it, and leaves it in `slot`.
+/// Starts an environment for the tests, with the agent's artifacts in it, and stores it in `slot`.
 ///
-/// Nothing of the agent runs meanwhile, unless the task asks to reach it by name.
+/// No process of the agent runs meanwhile, unless the task needs to reach it by name.
 pub(super) async fn open<'s>(
     context: &TrialContext<'_>,
     agent: &dyn Environment,
@@ -38,7 +38,7 @@ pub(super) async fn open<'s>(
         Some(name) => {
             let address = required(phase, agent.address()).await?.ok_or_else(|| {
                 let message = format!(
-                    "the tests are to reach the agent's environment as {name}, and it has no network for that: \
+                    "the tests need to reach the agent's environment as {name}, but it has no network: \
                      choose another network in provider_config, or take verifier.agent_hostname out of task.toml"
                 );
                 Failure::new(ErrorType::VerifierFailed, message)
@@ -59,7 +59,7 @@ pub(super) async fn open<'s>(
     Ok(environment)
 }
 
-/// Brings the logs of the tests out of their environment and ends it.
+/// Copies the logs of the tests out of their environment and removes it.
 pub(super) async fn close(
     context: &TrialContext<'_>,
     environment: Box<dyn Environment>,
@@ -71,7 +71,7 @@ pub(super) async fn close(
     match super::calls::bounded(environment.copy_from(copy)).await {
         Ok(report) => notes
             .extend(report.skipped.into_iter().map(|what| format!("not copied from /logs/verifier: {what}"))),
-        Err(error) => notes.push(format!("/logs/verifier could not be copied: {error}")),
+        Err(error) => notes.push(format!("cannot copy /logs/verifier: {error}")),
     }
     notes.extend(teardown::remove(environment).await.err());
 }
@@ -89,7 +89,7 @@ async fn take_out(
     paths.dedup();
     let mut copies = Vec::new();
     for path in paths {
-        // Asked for nothing of it, a regular file is empty or too large.
+        // With a limit of 0 bytes, a regular file is either empty or too large.
         let is_file = match required(phase, agent.read_file(path, 0)).await? {
             FileRead::Content(_) | FileRead::TooLarge(_) => true,
             FileRead::NotRegular => false,

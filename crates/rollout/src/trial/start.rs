@@ -1,27 +1,28 @@
-//! The image of a task, then a running environment.
+//! Prepares the image of a task, and starts an environment.
 
 use super::{
     calls::bounded,
     context::TrialContext,
     failure::Failure,
     install_cache::{self, InstallPlan, Turn},
+    preset,
 };
 use crate::config::AgentKind;
 use rollout_core::event::Phase;
 use rollout_env::{Environment, EnvironmentSpec, Origin, PreparedImage};
 
-/// An environment that runs, and in which nothing of the trial is yet.
+/// A running environment without files of the trial.
 pub(super) struct Started {
     pub(super) environment: Box<dyn Environment>,
     /// The task's image.
     pub(super) image: PreparedImage,
-    /// What becomes of the agent's install.
+    /// How the agent is installed.
     pub(super) plan: InstallPlan,
-    /// The turn to install, where other trials wait for it.
+    /// The turn to install, if other trials wait for it.
     pub(super) turn: Option<Turn>,
 }
 
-/// Makes the image ready and starts an environment from it, or from the snapshot of the agent's install in it.
+/// Prepares the image and starts an environment from it, or from the snapshot of the agent's install.
 pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -> Result<Started, Failure> {
     let TrialContext { trial, task, timeouts } = *context;
     let config = &trial.config.environment;
@@ -44,7 +45,7 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
             match trial.provider.create(EnvironmentSpec { image: &snapshot, ..spec }).await {
                 Ok(environment) => (InstallPlan::Restore { key, snapshot }, Ok(environment)),
                 Err(error) => {
-                    notes.push(format!("the snapshot of the install does not start: {error}"));
+                    notes.push(format!("cannot start the snapshot of the install: {error}"));
                     (InstallPlan::Share { key }, trial.provider.create(spec).await)
                 }
             }
@@ -55,26 +56,32 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
     Ok(Started { environment, image, plan, turn })
 }
 
-/// Looks for a snapshot of the agent's install. Where there is none yet, one trial of the job makes it, and the others
-/// wait here.
+/// Looks for a snapshot of the agent's install. If there is none, one trial of the job creates it, and the others wait
+/// here.
 async fn plan_install(
     context: &TrialContext<'_>,
     image: &PreparedImage,
     notes: &mut Vec<String>,
 ) -> (InstallPlan, Option<Turn>) {
     let trial = context.trial;
-    let AgentKind::Script { install: Some(script), .. } = &trial.agent.kind else {
-        return (InstallPlan::Own, None);
-    };
-    if !trial.config.environment.cache_agent_install {
+    if !trial.agent.keeps_install(&trial.config.environment) {
         return (InstallPlan::Own, None);
     }
-    let key = install_cache::key(&image.reference, script, trial.agent.env.keys().map(String::as_str));
+    let script = match &trial.agent.kind {
+        AgentKind::Script { install: Some(script), .. } => script.clone(),
+        AgentKind::Preset(agent) => match preset::version(context, agent).await {
+            Ok(version) => preset::identity(&agent.preset.install, &version),
+            // The install fails the same way, or gets further.
+            Err(_) => return (InstallPlan::Own, None),
+        },
+        _ => return (InstallPlan::Own, None),
+    };
+    let key = install_cache::key(&image.reference, &script, trial.agent.env.keys().map(String::as_str));
     let turn = trial.installs.turn(&key).await;
     match bounded(trial.provider.snapshot(&key)).await {
         Ok(Some(snapshot)) => return (InstallPlan::Restore { key, snapshot }, None),
         Ok(None) => {}
-        Err(error) => notes.push(format!("no snapshot of the install could be looked for: {error}")),
+        Err(error) => notes.push(format!("cannot look for a snapshot of the install: {error}")),
     }
     (InstallPlan::Share { key }, turn)
 }

@@ -1,9 +1,9 @@
-//! Whether processes that the agent left running touched the tests or the reward.
+//! Detects whether processes that the agent left running changed the tests or the reward.
 //!
-//! Services are part of many solutions, so processes of the agent run beside the tests. A provider that isolates the
-//! verifier keeps them away. In the others they are held while the tests are copied in, files are watched while the
-//! tests run, and the processes are ended before the reward is read: whatever they did to it is found. Where there are
-//! none, nothing of this happens.
+//! Services are part of many solutions, so processes of the agent run during the tests. A provider that isolates the
+//! verifier keeps them away. In others they are stopped while the tests are copied in, files are watched while the
+//! tests run, and the processes are killed before the reward is read, so that any change is found. Without such
+//! processes, nothing of this happens.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use rollout_env::{
     CopyOut, Environment, EnvironmentError, FileChange, FileChangeKind as Kind, blocking::blocking,
 };
 
-/// Where the tests are in an environment.
+/// The directory of the tests in an environment.
 pub(super) const TESTS_DIR: &str = "/tests";
 
-/// What tests may leave as their reward.
+/// The files in which tests may write their reward.
 const REWARDS: [&str; 2] = ["/logs/verifier/reward.txt", "/logs/verifier/reward.json"];
 
-/// Files that are named. More make no difference.
+/// The maximum number of listed files.
 const MAX_NAMED: usize = 20;
 
-/// A verification, as far as processes of the agent run beside it.
+/// The protection of a verification against processes of the agent.
 #[derive(Debug, Default)]
 pub(super) struct VerdictWatch {
     /// Commands that the agent left running, without secrets.
@@ -39,7 +39,7 @@ pub(super) struct VerdictWatch {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// No process of the agent can reach the verdict.
+    /// No process of the agent can affect the verdict.
     #[default]
     Unneeded,
     /// The tests are about to be copied in.
@@ -51,7 +51,7 @@ enum Step {
 }
 
 impl VerdictWatch {
-    /// Holds what the agent left running, before the tests are copied in.
+    /// Stops the processes that the agent left running, before the tests are copied in.
     pub(super) async fn prepare(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         if self.survivors.is_empty() || environment.isolates_verifier() {
             return Ok(());
@@ -63,7 +63,7 @@ impl VerdictWatch {
         }
     }
 
-    /// Watches the tests, which are in place, and lets go on what was held.
+    /// Watches the tests, which are in place, and continues the stopped processes.
     pub(super) async fn begin(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         if self.step != Step::Prepared {
             return Ok(());
@@ -77,17 +77,17 @@ impl VerdictWatch {
         }
     }
 
-    /// Grades without the processes of the agent rather than with processes that cannot be watched.
+    /// Kills the processes of the agent before the tests if they cannot be watched.
     async fn give_up(&mut self, environment: &dyn Environment, reason: &str) -> Result<(), Failure> {
         self.step = Step::Unneeded;
         self.notes.push(format!(
-            "processes that the agent left running were ended before the tests, because the tests could not be \
+            "processes that the agent left running were killed before the tests, because the tests could not be \
              watched: {reason}"
         ));
         required(Phase::Verify, environment.kill_all()).await
     }
 
-    /// Ends what the agent left running, now that the tests are over, and looks for what it did. `tests` are the
+    /// Kills the processes that the agent left running, after the tests, and looks for changes. `tests` are the
     /// originals.
     pub(super) async fn end(&mut self, environment: &dyn Environment, tests: &Path) -> Result<(), Failure> {
         let phase = Phase::Verify;
@@ -123,7 +123,7 @@ impl VerdictWatch {
     }
 }
 
-/// Waits for no refusal: what an environment refuses is told apart from what it fails at.
+/// Separates refusals of an environment from failures.
 fn required_or_refused<T>(answer: Result<T, EnvironmentError>) -> Result<Result<T, String>, Failure> {
     match answer {
         Ok(value) => Ok(Ok(value)),
@@ -132,7 +132,7 @@ fn required_or_refused<T>(answer: Result<T, EnvironmentError>) -> Result<Result<
     }
 }
 
-/// What changes of watched files show: tests that were touched, and rewards of which it is not known who wrote them.
+/// The evidence in changes of watched files: changed tests, and rewards whose author is unknown.
 fn evidence(changes: &[FileChange]) -> Vec<String> {
     let mut files: BTreeMap<&str, BTreeMap<Kind, u32>> = BTreeMap::new();
     for change in changes {
@@ -152,7 +152,7 @@ fn evidence(changes: &[FileChange]) -> Vec<String> {
         let writes = writes.into_iter().max().unwrap_or(0).saturating_add(times(Kind::Replaced));
         if REWARDS.contains(path) {
             if times(Kind::Linked) > 0 {
-                found.push(format!("{path} has a second name"));
+                found.push(format!("{path} has a second hard link"));
             }
             rewards.extend((writes > 0).then_some((*path, writes)));
         } else if times(Kind::Replaced) > 0 {
@@ -164,18 +164,18 @@ fn evidence(changes: &[FileChange]) -> Vec<String> {
     let writes = rewards.iter().fold(0_u32, |sum, (_, writes)| sum.saturating_add(*writes));
     if writes > 1 {
         let names = listed(rewards.iter().map(|(path, _)| *path));
-        found.push(format!("{names} was written {writes} times, of which only one can be the tests'"));
+        found.push(format!("{names} was written {writes} times, but the tests write it only once"));
     }
     found
 }
 
-/// Compares the tests in an environment with their originals, where nothing watched them.
+/// Compares the tests in an environment with their originals, if they were not watched.
 async fn compare(environment: &dyn Environment, tests: &Path) -> Result<Vec<String>, Failure> {
     let internal = |error: io::Error| {
-        Failure::new(ErrorType::InternalError, format!("the tests cannot be compared: {error}"))
+        Failure::new(ErrorType::InternalError, format!("cannot compare the tests: {error}"))
     };
     let copy = blocking(tempfile::tempdir).await.map_err(internal)?;
-    // The originals have no secrets of the job, so nothing is masked.
+    // The originals contain no secrets of the job, so nothing is masked.
     let redactor = Redactor::default();
     let out = CopyOut { source: TESTS_DIR, first: None, target: copy.path(), redactor: &redactor };
     let report = required(Phase::Verify, environment.copy_from(out)).await?;
@@ -192,7 +192,7 @@ async fn compare(environment: &dyn Environment, tests: &Path) -> Result<Vec<Stri
     Ok(changed.map(|path| format!("{TESTS_DIR}/{} was changed", path.display())).collect())
 }
 
-/// The regular files that are not the same in a copy.
+/// The regular files that differ in a copy.
 fn differences(original: &Path, copy: &Path, below: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(original.join(below))? {
         let entry = entry?;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reward_that_was_written_once_is_no_evidence() {
+    fn a_reward_that_was_written_once_is_not_evidence() {
         for changes in [
             &[][..],
             &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1)],
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leaves_it_open_who_wrote_the_reward_is_evidence() {
+    fn a_reward_of_unknown_origin_is_evidence() {
         for changes in [
             // The file was written again,
             &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 2)][..],
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_that_was_touched_is_named() {
+    fn each_changed_test_is_listed() {
         let changes = [
             (TEST, Kind::Written, 3),
             ("/tests/a", Kind::Replaced, 1),
@@ -278,12 +278,12 @@ mod tests {
         /tests/a was replaced
         /tests/b was removed or moved away
         /tests/test.sh was written
-        /logs/verifier/reward.txt was written 2 times, of which only one can be the tests'
+        /logs/verifier/reward.txt was written 2 times, but the tests write it only once
         ");
     }
 
     #[test]
-    fn a_copy_of_tests_is_compared_file_by_file_and_may_have_more() {
+    fn a_copy_of_tests_is_compared_file_by_file_and_may_have_more_files() {
         let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for dir in [&original, &copy] {
             fs::create_dir(dir.path().join("data")).unwrap();

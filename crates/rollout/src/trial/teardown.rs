@@ -1,4 +1,4 @@
-//! The teardown phase: the environment goes away, or is preserved.
+//! The teardown phase: removes or preserves the environment.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::config::PreservePolicy;
 use rollout_core::{event::Phase, result::EnvironmentRecord};
 use rollout_env::{Environment, PreparedImage};
 
-/// Removing a broken environment must not hold up the job.
+/// Removing a broken environment must not block the job.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An environment that is gone or preserved.
+/// A removed or preserved environment.
 pub(super) struct TornDown {
     pub(super) environment: EnvironmentRecord,
     /// What it cost, in US dollars.
     pub(super) cost: f64,
-    /// Why it could not be ended.
+    /// Why it could not be removed.
     pub(super) problem: Option<String>,
 }
 
-/// Ends the environment of a try that has a result.
+/// Removes or preserves the environment of a try with a result.
 pub(super) async fn tear_down(
     context: &TrialContext<'_>,
     environment: Box<dyn Environment>,
@@ -50,17 +50,17 @@ pub(super) async fn tear_down(
     TornDown { environment, cost, problem }
 }
 
-/// Ends the environment of a try that has no result, in which a problem could be noted.
+/// Removes the environment of a try without a result that could note a problem.
 pub(super) async fn abandon(environment: Box<dyn Environment>) {
     let _ = end(environment, false).await;
 }
 
-/// Removes an environment that a result says nothing more about.
+/// Removes an environment that is not needed for a result.
 pub(super) async fn remove(environment: Box<dyn Environment>) -> Result<(), String> {
     end(environment, false).await.map(drop)
 }
 
-/// Ends an environment under a deadline of its own. Returns where it was preserved.
+/// Removes or preserves an environment, with a timeout. Returns where it was preserved.
 async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option<String>, String> {
     let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {
         if preserve {
@@ -72,12 +72,12 @@ async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option
     let problem = match ended.await {
         Ok(Ok(place)) => return Ok(place),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("the environment did not go away within {} seconds", TEARDOWN_TIMEOUT.as_secs()),
+        Err(_) => format!("removing the environment timed out after {} seconds", TEARDOWN_TIMEOUT.as_secs()),
     };
-    Err(format!("{problem}. `rollout clean` removes what is left"))
+    Err(format!("{problem}. `rollout clean` removes it"))
 }
 
-/// Whether the environment of a try that came out so is kept.
+/// Whether the environment of a try with this result is preserved.
 pub(super) fn is_preserved(
     policy: PreservePolicy,
     failure: Option<&Failure>,

@@ -1,10 +1,10 @@
-//! How long each phase may take.
+//! The timeouts of phases.
 
 use std::time::Duration;
 
 use crate::config::{JobConfig, TaskConfig};
 
-/// The deadlines of a trial's phases, with the job's overrides, ceiling and multiplier applied.
+/// The timeouts of a trial's phases, with the job's overrides, maximum and multiplier applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timeouts {
     /// Building or fetching the image.
@@ -18,7 +18,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Works out the deadlines of a task in a job.
+    /// Computes the timeouts of a task in a job.
     pub fn new(job: &JobConfig, task: &TaskConfig) -> Self {
         let scaled = |seconds: f64| seconds * job.timeout_multiplier;
         let verify = scaled(job.verifier.override_timeout_sec.unwrap_or(task.verifier_timeout_sec));
@@ -32,7 +32,7 @@ impl Timeouts {
     }
 }
 
-/// A century stands for "longer than anybody waits", where the sum would overflow a timer.
+/// A century stands for an unlimited time, because larger values would overflow a timer.
 fn duration(seconds: f64) -> Duration {
     const CENTURY_SEC: f64 = 3.2e9;
     Duration::from_secs_f64(seconds.clamp(0.001, CENTURY_SEC))

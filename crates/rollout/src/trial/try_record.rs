@@ -1,4 +1,4 @@
-//! The record of a try: what its phases returned, and the result that it makes.
+//! The record of a try: the results of its phases, and the result of the trial.
 
 use tokio::time::Instant;
 
@@ -8,10 +8,10 @@ use super::{
     failure::Failure,
     reward::Reward,
 };
-use rollout_core::result::{AgentUsage, EnvironmentRecord, TrialError, TrialResult};
+use rollout_core::result::{AgentUsage, EnvironmentRecord, ModelCalls, TrialError, TrialResult};
 use rollout_model::State;
 
-/// What is known of a try so far. Only `run_once` fills it in.
+/// The data of a try so far. Only `run_once` fills it in.
 #[derive(Debug, Default)]
 pub(super) struct TryRecord {
     pub(super) setup: Option<PhaseSpan>,
@@ -19,14 +19,16 @@ pub(super) struct TryRecord {
     pub(super) execution: Option<PhaseSpan>,
     pub(super) verification: Option<PhaseSpan>,
     pub(super) usage: Option<AgentUsage>,
-    /// The conversation of a model, where the trial keeps it.
+    pub(super) reported_usage: Option<AgentUsage>,
+    pub(super) model_calls: Option<ModelCalls>,
+    /// The conversation of a model, if the trial keeps it.
     pub(super) state: Option<Box<State>>,
     pub(super) survivors: Vec<String>,
     pub(super) tampering: Vec<String>,
     pub(super) reward: Option<Reward>,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) environment_cost: f64,
-    /// What went wrong first.
+    /// The first failure.
     pub(super) failure: Option<Failure>,
     pub(super) notes: Vec<String>,
 }
@@ -50,6 +52,8 @@ impl TryRecord {
         result.model_cost = self.usage.and_then(|usage| usage.cost_usd);
         result.cost = result.environment_cost + result.model_cost.unwrap_or(0.0);
         result.usage = self.usage;
+        result.reported_usage = self.reported_usage;
+        result.model_calls = self.model_calls;
         result.durations.total_sec = clock.seconds_to(ended);
         result.durations.environment_setup_sec = took(self.setup);
         result.durations.agent_setup_sec = took(self.install);

@@ -21,10 +21,10 @@ use rollout_core::{
 };
 use rollout_env::{CopyMode, Environment, FileRead, PreparedImage, blocking::blocking};
 
-/// How many left-over commands a result names.
+/// How many left-over commands a result lists.
 const MAX_SURVIVORS: usize = 20;
 
-/// What came of verification.
+/// The result of verification.
 pub(super) struct Verified {
     pub(super) span: PhaseSpan,
     /// Commands that the agent left running.
@@ -34,7 +34,8 @@ pub(super) struct Verified {
     pub(super) reward: Result<Reward, Failure>,
 }
 
-/// Whether an agent that failed so, or did not fail, is graded. What something else broke says nothing about the agent.
+/// Whether an attempt with this failure, or without one, is graded. Failures not caused by the agent say nothing about
+/// it.
 pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) -> bool {
     let graded = match failure {
         None => true,
@@ -46,8 +47,8 @@ pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) ->
     graded && !config.disable
 }
 
-/// Runs the tests and reads their reward: where the agent worked, or in an environment of their own, which is in
-/// `separate` while it is there.
+/// Runs the tests and reads their reward: in the agent's environment, or in a separate one, which is in `separate`
+/// while it exists.
 pub(super) async fn verify(
     context: &TrialContext<'_>,
     agent: &dyn Environment,
@@ -75,7 +76,7 @@ pub(super) async fn verify(
     Verified { span: PhaseSpan::since(began), survivors, tampering, reward }
 }
 
-/// Names what the agent left running.
+/// Lists the commands that the agent left running.
 async fn list(
     context: &TrialContext<'_>,
     agent: &dyn Environment,
@@ -105,7 +106,7 @@ async fn grade_in_place(
 ) -> Result<Reward, Failure> {
     list(context, environment, watch).await?;
     if context.trial.config.verifier.agent_processes == AgentProcesses::Kill {
-        // Also if none was seen: one may hide from a look, and none from the kill.
+        // Even if none was seen: a process may hide from a listing, but not from the kill.
         required(Phase::Verify, environment.kill_all()).await?;
     } else {
         watch.prepare(environment).await?;
@@ -137,14 +138,14 @@ async fn grade(
             Some(content) => ("reward.json", content),
             None => {
                 let message = format!(
-                    "tests/test.sh left no /logs/verifier/reward.txt, where it writes one number{}",
+                    "tests/test.sh did not write a number to /logs/verifier/reward.txt{}",
                     ended.quote()
                 );
                 return Err(Failure::new(ErrorType::VerifierRewardMissing, message));
             }
         },
     };
-    // Masked before anything is quoted or kept; a number has nothing to mask.
+    // Masked before anything is quoted or saved; a number has nothing to mask.
     let content = match String::from_utf8(content) {
         Ok(text) => context.trial.redactor.text(&text).into_owned().into_bytes(),
         Err(error) => error.into_bytes(),
@@ -157,7 +158,7 @@ async fn grade(
     .map_err(|error| invalid(name, &error))
 }
 
-/// Reads a reward file. None: there is nothing of that name.
+/// Reads a reward file. None if it does not exist.
 async fn read(environment: &dyn Environment, name: &str) -> Result<Option<Vec<u8>>, Failure> {
     let path = format!("/logs/verifier/{name}");
     let found = required(Phase::Verify, environment.read_file(&path, MAX_REWARD_BYTES)).await?;
@@ -166,11 +167,11 @@ async fn read(environment: &dyn Environment, name: &str) -> Result<Option<Vec<u8
         FileRead::Missing => Ok(None),
         FileRead::NotRegular => Err(Failure::new(
             ErrorType::VerifierRewardInvalid,
-            format!("{path} is not a regular file; tests/test.sh writes one number there"),
+            format!("{path} is not a regular file; tests/test.sh must write one number there"),
         )),
         FileRead::TooLarge(size) => Err(Failure::new(
             ErrorType::VerifierRewardInvalid,
-            format!("{path} has {size} bytes, and a reward at most {MAX_REWARD_BYTES}"),
+            format!("{path} has {size} bytes; the limit is {MAX_REWARD_BYTES}"),
         )),
     }
 }
@@ -179,17 +180,17 @@ fn invalid(name: &str, error: &RewardError) -> Failure {
     Failure::new(
         ErrorType::VerifierRewardInvalid,
         format!(
-            "/logs/verifier/{name} holds {error}; tests/test.sh writes one finite number there, such as 1 or 0.5"
+            "/logs/verifier/{name} contains {error}; tests/test.sh must write one finite number there, such as 1 or 0.5"
         ),
     )
 }
 
-/// Writes the bytes that were read where the copy of `/logs` will leave them alone, so that the
-/// record shows what was graded even if a process inside goes on writing.
+/// Saves the bytes that were read where the copy of `/logs` does not overwrite them, so that the record shows what was
+/// graded even if a process inside keeps writing.
 async fn keep(path: &Path, content: &[u8]) {
     let (path, content) = (path.to_owned(), content.to_owned());
     if let Err(error) = blocking(move || std::fs::write(&path, content)).await {
-        tracing::warn!(%error, "the reward file could not be kept");
+        tracing::warn!(%error, "cannot save the reward file");
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_that_failed_is_graded_only_where_the_job_says_so_and_never_if_it_is_tried_again() {
+    fn a_failed_agent_is_graded_only_if_configured_and_never_before_a_retry() {
         use AfterAgentError::{Run, Skip};
         let failure = |transient| {
             let failure = Failure::new(ErrorType::AgentExecutionFailed, "it broke".to_owned());

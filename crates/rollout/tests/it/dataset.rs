@@ -108,7 +108,10 @@ async fn a_dataset_is_its_task_directories_by_name() {
     let task = dataset.tasks[0].task.as_ref().unwrap();
     assert!(task.dir.is_absolute() && task.has_solution && task.has_config);
     let warnings: Vec<_> = dataset.warnings.iter().map(|warning| tasks.plain(warning)).collect();
-    assert_eq!(warnings, ["[dir]/set holds directories without any file of a task, which are ignored: docs"]);
+    assert_eq!(
+        warnings,
+        ["[dir]/set contains directories without any file of a task, which are ignored: docs"]
+    );
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn a_single_task_is_a_dataset_of_one() {
     tasks.remove("set/only/task.toml");
     let dataset = tasks.load("set/only/.").await.unwrap();
     assert_eq!(names(&dataset), ["only"]);
-    assert_eq!(dataset.warnings, ["tasks without a task.toml get every default: only"]);
+    assert_eq!(dataset.warnings, ["tasks without a task.toml use all defaults: only"]);
     assert_eq!(dataset.tasks[0].task.as_ref().unwrap().config.agent_timeout_sec, 600.0);
 }
 
@@ -143,41 +146,41 @@ async fn an_invalid_task_leaves_the_others_alone() {
 }
 
 #[tokio::test]
-async fn a_dataset_without_tasks_is_refused_with_its_place() {
+async fn a_dataset_without_tasks_is_rejected_with_its_path() {
     let tasks = Tasks::new(&["set/tasks/a"]);
     fs::create_dir(tasks.path("nothing")).unwrap();
     tasks.write("file", "");
     for (name, expected) in [
         (
             "set",
-            "[dir]/set holds no task: a task is a directory with instruction.md and tests/test.sh; did you mean [dir]/set/tasks?",
+            "[dir]/set contains no task: a task is a directory with instruction.md and tests/test.sh; did you mean [dir]/set/tasks?",
         ),
         (
             "nothing",
-            "[dir]/nothing holds no task: a task is a directory with instruction.md and tests/test.sh",
+            "[dir]/nothing contains no task: a task is a directory with instruction.md and tests/test.sh",
         ),
-        ("absent", "there is no directory [dir]/absent; relative paths start at the job file"),
-        ("file", "there is no directory [dir]/file; relative paths start at the job file"),
+        ("absent", "the directory [dir]/absent does not exist; relative paths start at the job file"),
+        ("file", "the directory [dir]/file does not exist; relative paths start at the job file"),
     ] {
         let error = tasks.load(name).await.unwrap_err();
-        let text = format!("dataset `set` (datasets[0] of the job) cannot be loaded\n  {expected}");
+        let text = format!("cannot load dataset `set` (datasets[0] of the job)\n  {expected}");
         assert_eq!(tasks.plain(chain(&error)), text);
     }
 }
 
 #[tokio::test]
-async fn a_task_named_like_a_file_of_the_job_is_refused() {
+async fn a_task_named_like_a_file_of_the_job_is_rejected() {
     let tasks = Tasks::new(&["set/result.json"]);
     let error = tasks.load("set").await.unwrap_err();
     insta::assert_snapshot!(tasks.plain(chain(&error)), @"
-    dataset `set` (datasets[0] of the job) cannot be loaded
-      the task in [dir]/set/result.json cannot keep its name; rename the directory
+    cannot load dataset `set` (datasets[0] of the job)
+      invalid name of the task in [dir]/set/result.json; rename the directory
       this name is reserved for a file in the job directory
     ");
 }
 
 #[test]
-fn every_problem_of_a_task_is_told_at_once() {
+fn every_problem_of_a_task_is_reported_at_once() {
     let tasks = Tasks::new(&["task"]);
     tasks.write("task/instruction.md", " \n");
     tasks.remove("task/tests/test.sh");
@@ -202,7 +205,7 @@ fn a_broken_task_toml_is_shown_with_its_line() {
     let tasks = Tasks::new(&["task"]);
     tasks.write("task/task.toml", "version = \"1.0\"\n[agent\n");
     insta::assert_snapshot!(tasks.problem("task"), @"
-    error: this is not TOML: unclosed table, expected `]`
+    error: invalid TOML: unclosed table, expected `]`
      --> [dir]/task/task.toml:2:7
       |
     2 | [agent
@@ -236,11 +239,11 @@ fn links_may_stay_inside_of_a_task_and_never_leave_it() {
     tasks.remove("task/instruction.md");
     link("../other/instruction.md", "instruction.md");
     insta::assert_snapshot!(sorted(&tasks.problem("task")), @"
-    - environment/dangling is a link that leads out of the task
-    - instruction.md is a link that leads out of the task
-    - solution/sibling is a link that leads out of the task
-    - tests/absolute is a link that leads out of the task
-    - tests/absolute-dangling is a link that leads out of the task
+    - environment/dangling is a symbolic link to outside of the task
+    - instruction.md is a symbolic link to outside of the task
+    - solution/sibling is a symbolic link to outside of the task
+    - tests/absolute is a symbolic link to outside of the task
+    - tests/absolute-dangling is a symbolic link to outside of the task
     [dir]/task is not a complete task:
     ");
 }
@@ -257,7 +260,7 @@ fn a_link_cannot_stand_for_a_directory_of_a_task() {
 }
 
 #[test]
-fn pipes_and_sockets_in_a_task_are_refused_without_being_opened() {
+fn pipes_and_sockets_in_a_task_are_rejected_without_being_opened() {
     let tasks = Tasks::new(&["task"]);
     let pipe = |name: &str| {
         assert!(Command::new("mkfifo").arg(tasks.path(name)).status().unwrap().success());

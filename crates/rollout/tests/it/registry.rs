@@ -100,7 +100,7 @@ fn versions() -> Value {
 }
 
 #[tokio::test]
-async fn tasks_without_a_repository_lie_beside_the_registry() {
+async fn tasks_without_a_repository_are_next_to_the_registry() {
     let fixture = Fixture::new(&versions());
     let dataset = fixture.load("single", None).await.unwrap();
     assert_eq!(names(&dataset), ["a", "b", "c"]);
@@ -114,7 +114,7 @@ async fn tasks_without_a_repository_lie_beside_the_registry() {
 }
 
 #[tokio::test]
-async fn the_first_entry_is_taken_unless_a_version_is_given() {
+async fn the_first_entry_is_used_unless_a_version_is_given() {
     let fixture = Fixture::new(&json!({"datasets": versions()}));
     let dataset = fixture.load("hello", None).await.unwrap();
     assert_eq!(names(&dataset), ["old"]);
@@ -128,7 +128,7 @@ async fn the_first_entry_is_taken_unless_a_version_is_given() {
 }
 
 #[tokio::test]
-async fn an_absent_dataset_or_version_is_refused_with_what_there_is() {
+async fn an_unknown_dataset_or_version_is_rejected_with_the_known_ones() {
     let fixture = Fixture::new(&versions());
     insta::assert_snapshot!(fixture.refusal("helo", None).await, @"the registry [dir]/registry.json has no dataset `helo`; it has `hello`, `single`");
     insta::assert_snapshot!(fixture.refusal("hello", Some("2.0")).await, @"the registry [dir]/registry.json has no version `2.0` of `hello`; it has `2.5`, `1.0`");
@@ -137,7 +137,7 @@ async fn an_absent_dataset_or_version_is_refused_with_what_there_is() {
 }
 
 #[tokio::test]
-async fn every_problem_of_a_dataset_is_told_with_its_place() {
+async fn every_problem_of_a_dataset_is_reported_with_its_position() {
     let fixture = Fixture::new(&json!([
         {"name": "broken elsewhere", "tasks": 7},
         {"name": "bad", "tasks": [
@@ -158,40 +158,40 @@ async fn every_problem_of_a_dataset_is_told_with_its_place() {
         {"name": "none", "tasks": []},
     ]));
     insta::assert_snapshot!(fixture.refusal("bad", None).await, @"
-    the registry [dir]/registry.json cannot be used:
+    invalid registry [dir]/registry.json:
     - [1].tasks[0].name: is missing
     - [1].tasks[1].name: a name becomes a directory, so it cannot be a path
-    - [1].tasks[2].git_url: no part of a git URL can begin with `-`
-    - [1].tasks[3].git_url: `ext::` cannot be fetched from; use https, http, ssh, git, or file with an absolute path
-    - [1].tasks[4].git_commit_id: a commit id is 40 or 64 hexadecimal digits; branches and tags move, so they name no commit
-    - [1].tasks[5].git_commit_id: a commit id is written in full, 40 or 64 digits; `git rev-parse <id>` prints it
+    - [1].tasks[2].git_url: no part of a git URL can start with `-`
+    - [1].tasks[3].git_url: unsupported git URL `ext::`; use https, http, ssh, git, or file with an absolute path
+    - [1].tasks[4].git_commit_id: a commit id must be 40 or 64 hexadecimal digits; branches and tags are not allowed, because they move
+    - [1].tasks[5].git_commit_id: a commit id must be complete, with 40 or 64 digits; `git rev-parse <id>` prints it
     - [1].tasks[6].path: a path cannot contain `..`
     - [1].tasks[7].path: a path cannot be absolute
     - [1].tasks[8].path: is missing; a task without `git_url` needs it
     - [1].tasks[9].path: must be a string
     - [1].tasks[10]: must be an object with `name`, `git_url`, `git_commit_id` and `path`
-    - [1].tasks[12].name: there are two tasks `j`; rename one
+    - [1].tasks[12].name: duplicate task `j`; rename one
     ");
     insta::assert_snapshot!(fixture.refusal("none", None).await, @"
-    the registry [dir]/registry.json cannot be used:
-    - [2].tasks: has no task
+    invalid registry [dir]/registry.json:
+    - [2].tasks: is empty
     ");
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_registry_is_refused() {
+async fn a_file_that_is_not_a_registry_is_rejected() {
     insta::assert_snapshot!(Fixture::with_text("[\n  {\"name\": }\n]").refusal("x", None).await, @"
     the registry [dir]/registry.json is not JSON
     expected value at line 2 column 12
     ");
     insta::assert_snapshot!(Fixture::with_text("\"text\"").refusal("x", None).await, @"
-    the registry [dir]/registry.json cannot be used:
+    invalid registry [dir]/registry.json:
     - it must be a list of datasets, or an object with `datasets`
     ");
     let fixture = Fixture::with_text("[]");
     fs::remove_file(fixture.file()).unwrap();
     insta::assert_snapshot!(fixture.refusal("x", None).await, @"
-    the registry [dir]/registry.json cannot be read
+    cannot read the registry [dir]/registry.json
     No such file or directory (os error 2)
     ");
     let file = fs::File::create(fixture.file()).unwrap();
@@ -320,15 +320,15 @@ async fn a_server_that_misbehaves_is_named_without_secrets() {
     .await;
     let with_credentials = base.replace("http://", "http://user:password@");
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{with_credentials}/missing?token=secret")).await, @"
-    the registry cannot be downloaded
+    cannot download the registry
     http://[host]/missing answered with status 404 Not Found
     ");
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{base}/large")).await, @"
-    the registry cannot be downloaded
+    cannot download the registry
     http://[host]/large is larger than 32 MiB
     ");
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{base}/endless")).await, @"
-    the registry cannot be downloaded
+    cannot download the registry
     http://[host]/endless is larger than 32 MiB
     ");
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{base}/page")).await, @"
@@ -336,24 +336,24 @@ async fn a_server_that_misbehaves_is_named_without_secrets() {
     expected value at line 1 column 1
     ");
     insta::assert_snapshot!(refusal_of_url(&base, "file:///etc/passwd").await, @"
-    the registry cannot be downloaded
-    only http and https URLs can be downloaded from; use `path` for a file on this machine
+    cannot download the registry
+    only http and https URLs are supported; use `path` for a file on this machine
     ");
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{base}/loop")).await, @"
-    the registry cannot be downloaded
-    http://[host]/loop did not answer as it should; check the URL and the network
+    cannot download the registry
+    cannot download http://[host]/loop; check the URL and the network
     error following redirect
     too many redirects
     ");
     assert_eq!(requests.lock().unwrap().iter().filter(|path| *path == "/loop").count(), 6);
     insta::assert_snapshot!(refusal_of_url(&base, &format!("{base}/local")).await, @"
-    the registry cannot be downloaded
+    cannot download the registry
     http://[host]/local answered with status 302 Found
     ");
 }
 
 #[tokio::test]
-async fn a_downloaded_registry_with_tasks_of_this_machine_is_refused() {
+async fn a_downloaded_registry_with_local_tasks_is_rejected() {
     let (base, _) = serve(|_| {
         let tasks = json!([
             {"name": "a", "git_url": "file:///home/me/private"},
@@ -364,9 +364,9 @@ async fn a_downloaded_registry_with_tasks_of_this_machine_is_refused() {
     })
     .await;
     insta::assert_snapshot!(refusal_of_url(&base, &base).await, @"
-    the registry http://[host]/ cannot be used:
-    - [0].tasks[0].git_url: a registry from the network cannot name a repository of this machine
-    - [0].tasks[1].git_url: a registry from the network cannot name a repository of this machine
-    - [0].tasks[2].git_url: is missing; a registry from the network needs it
+    invalid registry http://[host]/:
+    - [0].tasks[0].git_url: a downloaded registry cannot name a repository on this machine
+    - [0].tasks[1].git_url: a downloaded registry cannot name a repository on this machine
+    - [0].tasks[2].git_url: is missing; a downloaded registry needs it
     ");
 }

@@ -211,7 +211,7 @@ async fn files_that_no_task_needs_are_never_transferred() {
 }
 
 #[tokio::test]
-async fn what_is_cached_is_not_fetched_again_and_later_jobs_add_to_it() {
+async fn cached_tasks_are_not_fetched_again_and_later_jobs_add_others() {
     let fixture = Fixture::new();
     let commit = fixture.git(&["rev-parse", "HEAD"]);
     let task = |path: &str| json!({"name": path.replace('/', "-"), "git_url": fixture.url(), "git_commit_id": commit, "path": path});
@@ -247,7 +247,7 @@ async fn loads_at_the_same_time_fetch_once() {
 }
 
 #[tokio::test]
-async fn waiting_for_another_process_is_told() {
+async fn waiting_for_another_process_is_reported() {
     let fixture = Fixture::new();
     let commit = fixture.git(&["rev-parse", "HEAD"]);
     let task = |path: &str| json!([{"name": "task", "git_url": fixture.url(), "git_commit_id": commit, "path": path}]);
@@ -255,14 +255,14 @@ async fn waiting_for_another_process_is_told() {
     let repository = fs::read_dir(fixture.path("cache/git")).unwrap().next().unwrap().unwrap().path();
     let lock = fs::File::open(repository.join("lock")).unwrap();
     lock.lock().unwrap();
-    let (told, mut messages) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
     let (sources, config) = (fixture.sources(), fixture.dataset(task("nested/two")));
     let load = tokio::spawn(async move {
-        sources.load(&[config], &Resolved::default(), &move |message| told.send(message).unwrap()).await
+        sources.load(&[config], &Resolved::default(), &move |message| sender.send(message).unwrap()).await
     });
     assert_eq!(
         messages.recv().await.unwrap(),
-        format!("waiting for another process that fetches {}", fixture.url())
+        format!("waiting for another process to fetch {}", fixture.url())
     );
     assert!(!load.is_finished());
     drop(lock);
@@ -270,12 +270,12 @@ async fn waiting_for_another_process_is_told() {
 }
 
 #[tokio::test]
-async fn a_git_that_is_too_old_is_refused() {
+async fn a_git_that_is_too_old_is_rejected() {
     let fixture = Fixture::new();
     fixture.wrap_git("echo git version 2.20.1");
     let error = fixture.load(json!([{"name": "a", "git_url": fixture.url()}])).await.unwrap_err();
     insta::assert_snapshot!(chain(&error), @"
-    dataset `set` (datasets[0] of the job) cannot be loaded
+    cannot load dataset `set` (datasets[0] of the job)
       git is too old: git version 2.20.1; tasks from repositories need git 2.29 or newer
     ");
 }
@@ -372,7 +372,7 @@ async fn one_task_may_lie_inside_of_another_or_be_the_whole_repository() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn links_out_of_the_checkout_are_refused() {
+async fn links_to_outside_of_the_checkout_are_rejected() {
     let fixture = Fixture::new();
     let link = |target: &str, name: &str| {
         std::os::unix::fs::symlink(target, fixture.repository().join(name)).unwrap();
@@ -394,8 +394,8 @@ async fn links_out_of_the_checkout_are_refused() {
         .unwrap();
     let [leads_out, fine, itself, behind] = &dataset.tasks[..] else { panic!("four tasks are named") };
     let Err(TaskProblem::Invalid(text)) = &leads_out.task else { panic!("{leads_out:?}") };
-    assert!(text.contains("tests/absolute is a link that leads out of the task"), "{text}");
-    assert!(text.contains("tests/sibling is a link that leads out of the task"), "{text}");
+    assert!(text.contains("tests/absolute is a symbolic link to outside of the task"), "{text}");
+    assert!(text.contains("tests/sibling is a symbolic link to outside of the task"), "{text}");
     assert!(fine.task.is_ok());
     assert!(matches!(itself.task, Err(TaskProblem::NotFound(_))));
     assert!(matches!(behind.task, Err(TaskProblem::NotFound(_))));
@@ -448,11 +448,11 @@ async fn a_repository_that_cannot_be_fetched_stops_the_job() {
     settings.add_filter(&regex_escape(&fixture.url()), "[url]");
     settings.bind(|| {
         insta::assert_snapshot!(chain(&lacking), @"
-        dataset `set` (datasets[0] of the job) cannot be loaded
+        cannot load dataset `set` (datasets[0] of the job)
           [url] has no commit 0123456789012345678901234567890123456789; check `git_commit_id` in the registry
         ");
         insta::assert_snapshot!(chain(&gone), @"
-        dataset `set` (datasets[0] of the job) cannot be loaded
+        cannot load dataset `set` (datasets[0] of the job)
           git cannot read file:///nowhere/repository: fatal: '/nowhere/repository' does not appear to be a git repository / fatal: Could not read from remote repository.; `git ls-remote file:///nowhere/repository` shows whether this machine can reach it
         ");
     });

@@ -74,7 +74,7 @@ async fn a_line_of_json_is_the_whole_sample() {
 }
 
 #[tokio::test]
-async fn turns_that_were_cut_say_so_and_those_without_a_completion_are_left_out() {
+async fn truncated_turns_are_marked_and_those_without_a_completion_are_left_out() {
     let mut state = new_state(Some(3));
     state.trajectory = vec![step(&state, vec![1], vec![2, 3, 4]), step(&state, vec![1, 2, 3, 4, 5], vec![6])];
     let samples = scored(state).await.samples().unwrap();

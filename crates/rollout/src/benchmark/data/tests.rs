@@ -25,7 +25,7 @@ fn fields(line: &str) -> Value {
 }
 
 #[test]
-fn a_field_has_several_names_of_which_the_first_that_is_there_counts() {
+fn of_several_names_of_a_field_the_first_present_one_counts() {
     for (line, expected) in [
         (r#"{"id": "a", "question": "q", "answer": "x"}"#, json!(["a", "q", "x", {}, {}])),
         (r#"{"task_id": "a", "query": "q", "ground_truth": "x"}"#, json!(["a", "q", "x", {}, {}])),
@@ -42,7 +42,7 @@ fn a_field_has_several_names_of_which_the_first_that_is_there_counts() {
 }
 
 #[test]
-fn what_is_no_text_becomes_one() {
+fn other_values_become_text() {
     for (written, id, answer) in [
         ("7", "7", json!("7")),
         ("1.50", "1.50", json!("1.50")),
@@ -72,7 +72,7 @@ fn kwargs_are_an_object_or_nothing_and_metadata_nests() {
 }
 
 #[test]
-fn lines_of_any_text_are_read_whatever_ends_them() {
+fn lines_are_read_with_any_text_and_any_line_ending() {
     let lines = "\u{feff}{\"id\": \"一\", \"question\": \"法国的首都是哪里？\", \"answer\": \"巴黎\"}\r\n\r\n  \n{\"id\": \"e\", \"question\": \"\\ud83d\\ude00 \u{2028} é\"}";
     let items = read("q.jsonl", lines).unwrap();
     let found: Vec<_> = items.iter().map(|item| (item.id.as_str(), item.question.as_str())).collect();
@@ -90,38 +90,38 @@ fn a_list_is_read_with_or_without_an_object_around_it() {
 }
 
 #[test]
-fn every_bad_line_is_told_with_its_number() {
+fn every_invalid_line_is_reported_with_its_number() {
     let mut lines = b"{\"id\": 1, \"question\": \"a\"}\nnot\n[1]\n\n{\"question\": \"a\"}\n".to_vec();
     lines.extend(b"{\"id\": 2}\n{\"id\": \"1\", \"question\": \"b\"}\n{\"id\": \"\", \"question\": \"b\"}\n");
     lines.extend(b"{\"id\": 3, \"question\": \"\xff\"}\n{\"id\": 4, \"question\": \" \"}\n{\"id\": 5, \"question\": null}\n");
     lines.extend(b"{\"id\": 6, \"question\": \"a\", \"x\": 1e999}\n{\"id\": 7, \"question\": \"a\"} {}\n");
     insta::assert_snapshot!(refused("q.jsonl", lines), @r#"
-    q.jsonl has 11 bad questions:
+    q.jsonl has 11 invalid questions:
       line 2: not JSON: expected ident at column 2
-      line 3: a question is a JSON object
-      line 5: there is no `id`
-      line 6: there is no `question`
-      line 7: the id "1" is that of line 1 too
+      line 3: a question must be a JSON object
+      line 5: missing `id`
+      line 6: missing `question`
+      line 7: the id "1" is already used in line 1
       line 8: the `id` is empty
       line 9: not UTF-8 from byte 24
       line 10: the question is empty
-      line 11: there is no `question`
+      line 11: missing `question`
       line 12: `x` is not JSON: number out of range at column 5
       line 13: not JSON: trailing characters at column 28
     "#);
 }
 
 #[test]
-fn only_the_first_twenty_problems_are_told() {
+fn only_the_first_twenty_problems_are_listed() {
     let text = refused("q.jsonl", "x\n".repeat(1000));
     assert_eq!(text.lines().count(), 22);
-    assert!(text.starts_with("q.jsonl has 1000 bad questions:\n  line 1: "));
+    assert!(text.starts_with("q.jsonl has 1000 invalid questions:\n  line 1: "));
     assert!(text.ends_with("\n  and 980 more"));
 }
 
 #[test]
-fn a_file_without_questions_is_refused() {
-    let told = [
+fn a_file_without_questions_is_rejected() {
+    let errors = [
         refused("q.jsonl", "\n"),
         refused("q.json", "[]"),
         refused("q.json", "{\"rows\": []}"),
@@ -131,22 +131,22 @@ fn a_file_without_questions_is_refused() {
         refused("q.json", "[{\"id\": 1}, 2]"),
         refused("q.csv", "id,question"),
     ];
-    insta::assert_snapshot!(told.join("\n"), @"
-    q.jsonl has no questions in it
-    q.json has no questions in it
-    q.json holds no list of questions: there is no list under `data` at line 1 column 12
-    q.json holds no list of questions: there is no list under `data` at line 1 column 21
-    q.json holds no list of questions: key must be a string at line 2 column 11
-    q.json holds no list of questions: invalid type: integer `3`, expected a list, or an object with a list under `data` at line 1 column 1
-    q.json has 2 bad questions:
-      entry 1: there is no `question`
-      entry 2: a question is a JSON object
-    q.csv is neither .jsonl nor .json, so its questions cannot be read
+    insta::assert_snapshot!(errors.join("\n"), @"
+    q.jsonl has no questions
+    q.json has no questions
+    q.json does not contain a list of questions: missing list under `data` at line 1 column 12
+    q.json does not contain a list of questions: missing list under `data` at line 1 column 21
+    q.json does not contain a list of questions: key must be a string at line 2 column 11
+    q.json does not contain a list of questions: invalid type: integer `3`, expected a list, or an object with a list under `data` at line 1 column 1
+    q.json has 2 invalid questions:
+      entry 1: missing `question`
+      entry 2: a question must be a JSON object
+    q.csv: its name must end in .jsonl or .json
     ");
 }
 
 #[test]
-fn ids_choose_first_and_then_the_number() {
+fn ids_select_before_the_number() {
     let ids = |items: Vec<BenchmarkItem>| items.into_iter().map(|item| item.id).collect::<Vec<_>>();
     let items = || {
         let values = ["task_001", "task_002", "task_003"].map(|id| json!({"id": id, "question": "q"}));
@@ -158,11 +158,11 @@ fn ids_choose_first_and_then_the_number() {
     assert_eq!(ids(select(items(), None, Some(2)).unwrap()), ["task_001", "task_002"]);
     let unknown = ["task_001", "task_02", "other"].map(str::to_owned);
     let error = select(items(), Some(&unknown), None).unwrap_err();
-    insta::assert_snapshot!(error, @r#"there is no question with the id "task_02" (did you mean "task_002"?), "other""#);
+    insta::assert_snapshot!(error, @r#"unknown question id: "task_02" (did you mean "task_002"?), "other""#);
 }
 
 #[test]
-fn an_id_that_cannot_be_a_name_still_names_its_task() {
+fn an_id_that_is_not_a_valid_name_still_names_its_task() {
     let name =
         |id: &str| BenchmarkItem { id: id.to_owned(), ..BenchmarkItem::default() }.task_name().to_string();
     assert_eq!(name("题目 1"), "题目 1");
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_comes_through_whole(id in r"\PC{1,9}[a-z]", question in r"[\PC\n\t]{0,20}[a-z]", answer in r"\PC{0,9}") {
+    fn any_text_is_read_unchanged(id in r"\PC{1,9}[a-z]", question in r"[\PC\n\t]{0,20}[a-z]", answer in r"\PC{0,9}") {
         let row = json!({"id": id, "question": question, "answer": answer, "more": answer});
         let item = read("q.jsonl", row.to_string()).unwrap().remove(0);
         prop_assert_eq!((item.id, item.question, item.answer), (id, question, Some(answer.clone())));

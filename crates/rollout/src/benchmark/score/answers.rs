@@ -14,20 +14,20 @@ use rollout_model::{
 };
 use rollout_record::lines::Lines;
 
-/// Lines that are read ahead of those that are being scored.
+/// The number of lines that are read ahead.
 const AHEAD: usize = 64;
 
 /// A line of a file.
 pub(super) enum Line {
     Answer(Answer),
-    /// It is no answer. Empty lines are nothing at all.
+    /// Not an answer. Empty lines are ignored.
     Foreign,
 }
 
 /// A saved answer.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answer {
-    /// Tells attempts of questions apart, where the line says what it is of.
+    /// Identifies the attempt at a question, if the line has it.
     pub(super) place: Option<(u64, u64)>,
     pub(super) task_id: String,
     pub(super) question: String,
@@ -35,12 +35,12 @@ pub(super) struct Answer {
     pub(super) truth: Option<String>,
     /// Why there is no answer.
     pub(super) failure: Option<String>,
-    /// What it was worth before, by which metric.
+    /// Its previous score, and the metric.
     pub(super) score: Option<f64>,
     pub(super) metric: Option<String>,
 }
 
-/// Reads a file in a thread of its own, not much faster than its lines are taken.
+/// Reads a file in a separate thread, not much faster than its lines are processed.
 pub(super) fn read(path: &Path) -> impl Stream<Item = io::Result<Line>> + use<> {
     let path = path.to_owned();
     let (sender, mut receiver) = mpsc::channel(AHEAD);
@@ -59,14 +59,14 @@ pub(super) fn read(path: &Path) -> impl Stream<Item = io::Result<Line>> + use<> 
             Ok(())
         };
         if let Err(error) = read() {
-            // Nobody waits for lines any more.
+            // The receiver may be gone.
             let _ = sender.blocking_send(Err(error));
         }
     });
     stream::poll_fn(move |context| receiver.poll_recv(context))
 }
 
-/// What may be in a line, of whatever type. Conversations of benchmarks are passed over.
+/// The fields of a line, of any type. Conversations of benchmarks are skipped.
 #[derive(Deserialize)]
 struct Row {
     task_id: Option<Value>,
@@ -131,7 +131,7 @@ impl Answer {
     }
 }
 
-/// A value as the text that it stands for. Null is none.
+/// Converts a value to text. Null is none.
 pub(super) fn text(value: Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_absent_or_null_ground_truth_is_none() {
+    fn only_an_absent_or_null_ground_truth_is_missing() {
         let truth = |line: &str| answer(line).unwrap().truth;
         assert_eq!(truth(r#"{"task_id": "a", "predicted_answer": "x"}"#), None);
         assert_eq!(truth(r#"{"task_id": "a", "predicted_answer": "x", "ground_truth": null}"#), None);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_a_models_row_is_found_in_its_last_words() {
+    fn the_answer_of_a_models_row_is_found_in_its_last_message() {
         let row = r#"{"example_id": 3, "attempt": 2, "prompt": [{"role": "user", "content": "2+2?"}], "reward": 0.5,
             "completion": [{"role": "assistant", "content": "Hm.\nThe answer is 4."}], "answer": "4", "error": null}"#;
         assert_eq!(
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_no_answers() {
+    fn other_lines_are_not_answers() {
         for line in
             ["", "[1]", "7", r#"{"a": 1}"#, r#"{"task_id": "a"}"#, r#"{"example_id": 1}"#, "{\"task_id\""]
         {

@@ -1,4 +1,4 @@
-//! Scores of saved conversations by a rubric.
+//! Scores saved conversations with a rubric.
 
 use std::{io, num::NonZeroUsize, path::Path, pin::pin, sync::Arc};
 
@@ -24,99 +24,99 @@ use rollout_model::{
 };
 use rollout_record::{lines::Lines, rows::METADATA};
 
-/// A rubric that came from a file.
+/// A rubric from a file.
 #[derive(Debug)]
 pub struct LoadedRubric {
-    /// How good a rollout is.
+    /// The rubric.
     pub rubric: Rubric,
-    /// Whether each rollout is scored by itself, and not with the others of its example.
+    /// Whether each rollout is scored separately, not together with the others of its example.
     pub independent_scoring: bool,
-    /// Masks what must not appear in any output.
+    /// Masks secrets in outputs.
     pub secrets: Redactor,
 }
 
-/// Why a file gives no rubric.
+/// Why a rubric cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadRubricError {
-    /// It is not as it has to be.
-    #[error("the interaction cannot be read")]
+    /// The file is invalid.
+    #[error("invalid interaction")]
     Problems(#[from] Problems),
-    /// What it says cannot be used.
-    #[error("the rubric cannot be used")]
+    /// The rubric cannot be built.
+    #[error("cannot build the rubric")]
     Build(#[from] BuildError),
     /// It cannot score a single rollout.
     #[error("the rubric cannot be used")]
     Rubric(#[from] RubricError),
 }
 
-/// What rollouts are worth by a rubric: the content of `evaluation.json`.
+/// The scores of rollouts with a rubric: the content of `evaluation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RubricEvaluation {
-    /// All rollouts of the file.
+    /// The number of all rollouts of the file.
     pub total_rollouts: u64,
-    /// Those with a score: their conversation was saved.
+    /// The number of scored rollouts: those with a saved conversation.
     pub evaluated_rollouts: u64,
-    /// The mean over those with a score; 0 if there are none.
+    /// The mean over scored rollouts; 0 if there are none.
     pub average_reward: f64,
-    /// The means of what each function of the rubric gave.
+    /// The mean of each function of the rubric.
     pub average_metrics: IndexMap<String, f64>,
-    /// Those with a score, in the order of the file.
+    /// The scored rollouts, in the order of the file.
     pub evaluations: Vec<RolloutEvaluation>,
 }
 
-/// What one rollout is worth.
+/// The scores of one rollout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutEvaluation {
-    /// Which example it is of.
+    /// The number of its example.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub example_id: Option<u64>,
-    /// The how-manyth rollout of the example, from 1.
+    /// The attempt at the example, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// The question of a benchmark that it is of.
+    /// The id of its question, for a benchmark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
     /// The score.
     pub reward: f64,
-    /// How much better than the mean of its group it is; none if it is scored by itself.
+    /// The reward minus the mean of its group; none if it is scored separately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advantage: Option<f64>,
-    /// What each function of the rubric gave.
+    /// The value of each function of the rubric.
     pub metrics: IndexMap<String, f64>,
-    /// Functions of the rubric that failed, so that they count as 0.
+    /// Functions of the rubric that failed; each counts as 0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// What it was worth before, if anybody scored it.
+    /// Its previous reward, if it was scored.
     #[serde(skip)]
     pub before: Option<f64>,
 }
 
-/// What came of scoring a file by a rubric.
+/// The result of scoring a file with a rubric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RubricScored {
     /// The scores.
     pub evaluation: RubricEvaluation,
-    /// The mean of the rewards before and now, of rollouts that had one before.
+    /// The mean of the rewards before and now, over rollouts that had one before.
     pub before: Option<(f64, f64)>,
-    /// Rollouts without a score: questions that failed, and whatever was saved without its conversation.
+    /// The number of rollouts without a score: failed questions, and rollouts without a saved conversation.
     pub without_score: u64,
-    /// Lines that are no rollouts.
+    /// The number of lines that are not rollouts.
     pub foreign_lines: u64,
 }
 
-/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`. The examples of the
-/// interaction need not be there.
+/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`. The examples of
+/// the interaction need not exist.
 pub fn load_rubric(
     path: &Path,
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedRubric, LoadRubricError> {
-    // An interaction is read as a part of a job.
+    // An interaction is read as part of a job.
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let job = json!({
         "agents": [{"name": "saved", "model": {"name": "saved", "base_url": "http://127.0.0.1/v1"}}],
         "datasets": [{"name": "saved", "interaction": file}],
     });
-    // Its examples have been answered: nobody needs them any more.
+    // Its examples are already answered and not needed.
     let examples = Override {
         key: "datasets.0.interaction.dataset".to_owned(),
         value: r#"[{"question": "answered"}]"#.to_owned(),
@@ -139,8 +139,8 @@ pub fn load_rubric(
 
 /// Scores every saved conversation of a file: rows of a model's job, or lines of a benchmark's `results.jsonl`.
 ///
-/// Rollouts of one example are scored together, unless the interaction wants them scored by themselves. So many groups
-/// are scored at the same time; `progress` is told how many rollouts are done. Nothing is written.
+/// Rollouts of one example are scored together, unless the interaction scores them separately. `concurrency` groups are
+/// scored at the same time; `progress` gets the number of finished rollouts. Nothing is written.
 pub async fn score_with_rubric(
     rows: &Path,
     loaded: &LoadedRubric,
@@ -188,7 +188,7 @@ pub async fn score_with_rubric(
 }
 
 impl RubricEvaluation {
-    /// Writes the evaluation to a file. A reader sees the old one or the new one.
+    /// Writes the evaluation to a file, atomically.
     pub async fn save(self, file: &Path) -> Result<(), ScoreError> {
         save(self, file).await
     }
@@ -243,7 +243,7 @@ fn before(evaluations: &[RolloutEvaluation]) -> Option<(f64, f64)> {
     (count > 0).then(|| (mean(before, count), mean(now, count)))
 }
 
-/// A rollout has a model. This one has said all that it will; its name is in the record of the job, if there is one.
+/// A state needs a model. This one is never asked; its name comes from the record of the job, if there is one.
 async fn never_asked(rows: &Path) -> Arc<Model> {
     let metadata = tokio::fs::read(rows.with_file_name(METADATA)).await.unwrap_or_default();
     let metadata: Value = serde_json::from_slice(&metadata).unwrap_or_default();
@@ -252,7 +252,7 @@ async fn never_asked(rows: &Path) -> Arc<Model> {
     Arc::new(Model { client, name, sampling: Map::new(), max_seq_len: None })
 }
 
-/// Where the rollouts of each example are.
+/// The positions of the rollouts of each example.
 struct Index {
     groups: Vec<Vec<Place>>,
     total: u64,
@@ -266,7 +266,7 @@ struct Place {
     attempt: Option<u64>,
 }
 
-/// What tells rows apart.
+/// The fields that identify a row.
 #[derive(Deserialize)]
 struct Key {
     example_id: Option<u64>,
@@ -285,7 +285,7 @@ impl Index {
                 Ok(Key { example_id, task_id, attempt }) => {
                     let place = Place { line: line.number, offset: line.offset, attempt };
                     let group = groups.entry((example_id, task_id)).or_default();
-                    // Of two lines of the same attempt the later one counts.
+                    // Of two lines of the same attempt, the later one counts.
                     match group.iter_mut().find(|other| attempt.is_some() && other.attempt == attempt) {
                         Some(earlier) => *earlier = place,
                         None => {
@@ -306,7 +306,7 @@ impl Index {
     }
 }
 
-/// A rollout as it was saved.
+/// A saved rollout.
 struct Saved {
     line: u64,
     evaluation: RolloutEvaluation,
@@ -314,7 +314,7 @@ struct Saved {
     state: Option<Box<State>>,
 }
 
-/// A line of a benchmark's results, as far as a rubric is concerned.
+/// The fields of a line of a benchmark's results that a rubric needs.
 #[derive(Deserialize)]
 struct Answered {
     task_id: String,
@@ -389,7 +389,7 @@ impl Answered {
     }
 }
 
-/// The state that a row was made of, as far as the row has it.
+/// Restores the state from a row, as far as the row has it.
 fn state(row: RolloutOutput, model: &Arc<Model>) -> (RolloutEvaluation, Option<State>) {
     let evaluation = RolloutEvaluation::of(Some(row.example_id), row.attempt, Some(row.reward));
     (evaluation, output_to_state(row, model))

@@ -15,26 +15,26 @@ use super::{
 use rollout_core::address::is_loopback;
 use rollout_model::{Cause, Error, ErrorKind, client::shown_url};
 
-/// How often a request is sent, if the server cannot be reached.
+/// How often a request is sent if the server cannot be reached.
 const ATTEMPTS: u32 = 3;
-/// The pause after the first attempt; each next one is longer by as much.
+/// The pause after the first attempt; each following pause is longer by this.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How much longer than the server's own limit an answer may take.
+/// How much longer than the server's own timeout an answer may take.
 const GRACE: Duration = Duration::from_secs(10);
-/// For requests that wait for nothing.
+/// The timeout of requests that do not wait for tools.
 const SHORT: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
-/// The codes of answers that say no.
+/// The error codes of answers.
 const CODES: RangeInclusive<i64> = 4000..=5099;
-/// The code of an answer to a request that the server does not know.
+/// The code of an answer to an unknown request.
 const NO_SUCH_PATH: i64 = 4002;
-/// The largest answer that is read.
+/// The maximum size of an answer.
 const MAX_BYTES: usize = 32 << 20;
 
-/// What the tool server said to a request.
+/// An answer of the tool server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Answer {
-    /// 0 if it did what it was asked to.
+    /// 0 for success.
     pub(crate) code: i64,
     #[serde(default)]
     pub(crate) message: String,
@@ -45,81 +45,81 @@ pub(crate) struct Answer {
 /// Why the tool server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolServerError {
-    /// Its address is none.
-    #[error("`{0}` is no address of a tool server; write one like http://127.0.0.1:18890")]
+    /// Its URL is invalid.
+    #[error("invalid URL of the tool server: `{0}`; use one like http://127.0.0.1:18890")]
     Url(String),
     /// It does not answer.
     #[error("the tool server at {url} does not answer")]
     Unreachable {
-        /// Its address.
+        /// Its URL.
         url: String,
-        /// Why.
+        /// The cause.
         source: reqwest::Error,
     },
-    /// It says something that is not of the protocol.
-    #[error("what answers at {url} is no tool server: {said}")]
+    /// Its answer does not follow the protocol.
+    #[error("the server at {url} is not a tool server: {said}")]
     Unreadable {
-        /// Its address.
+        /// Its URL.
         url: String,
-        /// What it said.
+        /// Its answer.
         said: String,
     },
-    /// It wants another token, or one at all.
-    #[error("the tool server at {url} refuses the token")]
+    /// The token is wrong or missing.
+    #[error("the tool server at {url} rejected the token")]
     Unauthorized {
-        /// Its address.
+        /// Its URL.
         url: String,
     },
-    /// It has no tool of a name in `available_tools`.
-    #[error("`{pattern}` in available_tools is no tool of the server at {url}{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    /// A name in `available_tools` is unknown.
+    #[error("unknown tool `{pattern}` in available_tools: the server at {url} does not have it{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
     NoSuchTool {
-        /// Its address.
+        /// Its URL.
         url: String,
         /// The name.
         pattern: String,
-        /// The tool whose name is most like it.
+        /// The tool with the most similar name.
         nearest: Option<String>,
     },
-    /// It has no tools of a kind in `resource_types`.
-    #[error("`{kind}` in resource_types is no kind of tools of the server at {url}, which has {known}{}", said.as_ref().map(|said| format!("; it says: {said}")).unwrap_or_default())]
+    /// A kind of tools in `resource_types` is unknown.
+    #[error("unknown kind `{kind}` in resource_types: the server at {url} has {known}{}", said.as_ref().map(|said| format!("; its message: {said}")).unwrap_or_default())]
     NoSuchKind {
-        /// Its address.
+        /// Its URL.
         url: String,
         /// The kind.
         kind: String,
-        /// The kinds that there are, for a sentence.
+        /// The known kinds, joined for a sentence.
         known: String,
-        /// What it said when it was to make this kind ready.
+        /// Its message when it failed to prepare this kind.
         said: Option<String>,
     },
-    /// It says beforehand that its tools would fail for every question.
-    #[error("the tools of `{kind}` cannot be used: {said}")]
+    /// The server reports that its tools would fail for every question.
+    #[error("cannot use the tools of `{kind}`: {said}")]
     Unusable {
         /// The kind.
         kind: String,
-        /// Why.
+        /// The reason.
         said: String,
     },
-    /// This machine cannot make requests at all.
-    #[error("no HTTP client can be set up on this machine")]
+    /// The HTTP client cannot be set up.
+    #[error("cannot set up the HTTP client")]
     Setup(#[source] reqwest::Error),
 }
 
 impl ToolServerError {
-    /// What the reader can do about it.
+    /// A suggestion for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Unreachable { .. } => Some(
-                "start it with `rollout tools serve`, or set `sandbox_auto_start: true`; `sandbox_server_url` is its address",
+                "start it with `rollout tools serve`, or set `sandbox_auto_start: true`; `sandbox_server_url` is its URL",
             ),
             Self::Unauthorized { .. } => Some(
-                "give the token of the server: `sandbox_token` of a configuration, --sandbox-token-file of `rollout ask`",
+                "set the token of the server: `sandbox_token` in the configuration, or --sandbox-token-file of `rollout ask`",
             ),
             Self::NoSuchTool { .. } | Self::NoSuchKind { .. } => {
-                Some("`rollout tools list` shows the tools that there are")
+                Some("`rollout tools list` lists the available tools")
             }
             Self::Url(_) | Self::Unreadable { .. } => {
-                Some("set `sandbox_server_url` to the address of the server")
+                Some("set `sandbox_server_url` to the URL of the server")
             }
             Self::Unusable { .. } => Some(
                 "the configuration of the tool server is the file of `rollout tools serve --config` or `sandbox_config_path`",
@@ -128,7 +128,7 @@ impl ToolServerError {
         }
     }
 
-    /// The error of a rollout that could not go on: one of the infrastructure, never an answer.
+    /// The error of a rollout that cannot continue: an infrastructure error, never an answer.
     pub(crate) fn into_error(self, what: &str) -> Error {
         Error::new(ErrorKind::Infra, what).because(Cause::of("ToolServerError", &self))
     }
@@ -142,15 +142,15 @@ pub(crate) struct ToolServer(Arc<Inner>);
 struct Inner {
     http: reqwest::Client,
     base: Url,
-    /// Its address as it may be shown: without a password.
+    /// Its URL without a password.
     shown: String,
     token: Option<SecretString>,
-    /// How long one call of a tool may take.
+    /// The timeout of a tool call.
     timeout: Duration,
 }
 
 impl ToolServer {
-    /// The server at an address. Nothing is sent yet.
+    /// The server at a URL. Sends nothing.
     pub(crate) fn new(
         url: &str,
         token: Option<SecretString>,
@@ -164,7 +164,7 @@ impl ToolServer {
         }
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT)
-            // A redirect would take the token to a host that nobody named.
+            // A redirect would send the token to a host that is not in the configuration.
             .redirect(redirect::Policy::none());
         if is_loopback(base.as_str()) {
             http = http.no_proxy();
@@ -173,12 +173,12 @@ impl ToolServer {
         Ok(Self(Arc::new(Inner { http, base, shown, token, timeout })))
     }
 
-    /// Its address, for a reader: without a password.
+    /// Its URL without a password, for messages.
     pub(crate) fn url(&self) -> &str {
         &self.0.shown
     }
 
-    /// Whether it answers, asked once.
+    /// Checks whether it answers. Sends one request.
     pub(crate) async fn health(&self) -> Result<(), ToolServerError> {
         let sent = self.request(Method::GET, "/health", SHORT).send().await;
         let response = sent.map_err(|source| self.unreachable(source))?;
@@ -189,14 +189,14 @@ impl ToolServer {
         }
     }
 
-    /// The process that it is, if it says so.
+    /// Its process id, if it reports one.
     pub(crate) async fn pid(&self) -> Result<Option<u32>, ToolServerError> {
         let said = self.exchange(|| self.request(Method::GET, "/ready", SHORT)).await?;
         Ok(said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()))
     }
 
-    /// Asks whether tools of a kind can be used as questions are going to use them. Returns what a reader should know;
-    /// none if the server does not answer such questions.
+    /// Checks whether tools of a kind can be used as questions will use them. Returns warnings for the user; none if
+    /// the server does not support such checks.
     pub(crate) async fn check(
         &self,
         kind: &str,
@@ -206,28 +206,28 @@ impl ToolServer {
     ) -> Result<Option<Answer>, ToolServerError> {
         let body = json!({"resource_type": kind, "tools": tools, "session_config": config, "paths": paths});
         let said = self.send("/api/v1/check", &body, self.0.timeout + GRACE).await;
-        // Other servers answer in many ways that there is no such path.
+        // Other servers report an unknown path in various ways.
         let answer = said.ok().and_then(|said| serde_json::from_value::<Answer>(said).ok());
         let known =
             |answer: &Answer| answer.code == 0 || CODES.contains(&answer.code) && answer.code != NO_SUCH_PATH;
         Ok(answer.filter(known))
     }
 
-    /// All of its tools, as it describes them.
+    /// All its tools.
     pub(crate) async fn tools(&self) -> Result<Vec<ServerTool>, ToolServerError> {
         #[derive(Deserialize)]
         struct Tools {
             tools: Vec<WireTool>,
         }
         let said = self.exchange(|| self.request(Method::GET, "/api/v1/tools", SHORT)).await?;
-        // Some servers put the list into the envelope of all other answers.
+        // Some servers wrap the list like all other answers.
         let listed = if said.get("tools").is_some() { said } else { said["data"].clone() };
         let listed: Tools = serde_json::from_value(listed)
-            .map_err(|error| self.unreadable(format!("its list of tools: {error}")))?;
+            .map_err(|error| self.unreadable(format!("invalid list of tools: {error}")))?;
         Ok(listed.tools.into_iter().map(ServerTool::from).collect())
     }
 
-    /// Those of its tools that are wanted.
+    /// The selected tools.
     pub(crate) fn chosen(
         &self,
         wanted: &[String],
@@ -238,8 +238,8 @@ impl ToolServer {
         })
     }
 
-    /// Has it prepare kinds of tools, so that the first question does not wait for that. Returns what a reader should
-    /// know; a kind that it does not have is an error.
+    /// Prepares kinds of tools, so that the first question does not wait for that. Returns warnings for the user. An
+    /// unknown kind is an error.
     pub(crate) async fn warm_up(
         &self,
         kinds: &[String],
@@ -248,13 +248,13 @@ impl ToolServer {
         let body = json!({"backends": kinds});
         let said = match self.send("/api/v1/warmup", &body, self.0.timeout + GRACE).await {
             Ok(said) => said,
-            // Not every server has this; a session that cannot be opened is told where it is missed.
+            // Not every server supports this. If a session cannot be opened later, that is reported then.
             Err(error) => {
-                tracing::debug!(%error, "the tool server was not warmed up");
+                tracing::debug!(%error, "cannot warm up the tool server");
                 Value::Null
             }
         };
-        // Some servers put it into the envelope of all other answers.
+        // Some servers wrap it like all other answers.
         let failures = [&said, &said["data"]].into_iter().find_map(|said| said["errors"].as_object());
         let failure = |kind: &str| {
             failures?.get(kind).map(|why| why.as_str().map_or_else(|| why.to_string(), str::to_owned))
@@ -272,12 +272,12 @@ impl ToolServer {
             });
         }
         let not_ready =
-            |kind: &String| Some(format!("the tool server is not ready for `{kind}`: {}", failure(kind)?));
+            |kind: &String| Some(format!("the tool server failed to prepare `{kind}`: {}", failure(kind)?));
         let mut warnings: Vec<String> = kinds.iter().filter_map(not_ready).collect();
         if let (true, Some(1..), Some(message)) =
             (warnings.is_empty(), said["code"].as_i64(), said["message"].as_str())
         {
-            warnings.push(format!("the tool server is not ready for all of its tools: {message}"));
+            warnings.push(format!("the tool server failed to prepare some of its tools: {message}"));
         }
         Ok(warnings)
     }
@@ -308,7 +308,7 @@ impl ToolServer {
         self.post("/api/v1/lifecycle/heartbeat", json!({"worker_id": worker_id}), SHORT).await
     }
 
-    /// Has it close all sessions of a worker.
+    /// Closes all sessions of a worker.
     pub(crate) async fn disconnect(&self, worker_id: &str) -> Result<Answer, ToolServerError> {
         self.post("/api/v1/worker/disconnect", json!({"worker_id": worker_id}), GRACE).await
     }
@@ -316,7 +316,7 @@ impl ToolServer {
     async fn post(&self, path: &str, body: Value, timeout: Duration) -> Result<Answer, ToolServerError> {
         let said = self.send(path, &body, timeout).await?;
         serde_json::from_value(said)
-            .map_err(|error| self.unreadable(format!("its answer to {path}: {error}")))
+            .map_err(|error| self.unreadable(format!("invalid answer to {path}: {error}")))
     }
 
     async fn send(&self, path: &str, body: &Value, timeout: Duration) -> Result<Value, ToolServerError> {
@@ -341,8 +341,8 @@ impl ToolServer {
         }
     }
 
-    /// Sends a request until it comes through, and reads what is answered. A request that took too long is not sent
-    /// again: it may be under way, and tools change things.
+    /// Sends a request until the server answers. A request that timed out is not repeated: it may still be running, and
+    /// tools have side effects.
     async fn exchange(&self, request: impl Fn() -> RequestBuilder) -> Result<Value, ToolServerError> {
         let mut attempt = 1;
         loop {
@@ -350,7 +350,7 @@ impl ToolServer {
                 Err(ToolServerError::Unreachable { source, .. })
                     if attempt < ATTEMPTS && (source.is_connect() || !source.is_timeout()) =>
                 {
-                    tracing::debug!(url = self.url(), attempt, error = %source, "asking the tool server again");
+                    tracing::debug!(url = self.url(), attempt, error = %source, "retrying the tool server request");
                     tokio::time::sleep(PAUSE * attempt).await;
                     attempt += 1;
                 }

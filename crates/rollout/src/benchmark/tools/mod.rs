@@ -1,4 +1,4 @@
-//! The tools that the model of a benchmark has: those of a tool server.
+//! The tools of a benchmark: those of a tool server.
 
 mod client;
 mod names;
@@ -28,11 +28,11 @@ use rollout_core::message::ToolDef;
 /// A tool as its server describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerTool {
-    /// The server's name for it: `web:search`.
+    /// The name on the server: `web:search`.
     pub(crate) name: String,
     /// Its other names: `web:visit`.
     pub(crate) aliases: Vec<String>,
-    /// What it belongs to: `web`.
+    /// The group that it belongs to: `web`.
     pub(crate) kind: String,
     pub(crate) description: String,
     /// The JSON Schema of its parameters.
@@ -40,12 +40,12 @@ pub(crate) struct ServerTool {
 }
 
 impl ServerTool {
-    /// All names that it is found by.
+    /// All its names.
     fn names(&self) -> Vec<&str> {
         std::iter::once(&self.name).chain(&self.aliases).map(String::as_str).collect()
     }
 
-    /// Whether it has this name, whatever stands between its kind and its own name.
+    /// Whether it has this name, with any separator between its kind and its own name.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.names().into_iter().any(|known| is_same(known, name))
     }
@@ -56,33 +56,33 @@ impl ServerTool {
     }
 }
 
-/// What the questions of a run use of the tool server.
+/// The tools and sessions that the questions of a run use.
 #[derive(Debug)]
 pub(crate) struct Toolbox {
     pub(crate) server: ToolServer,
-    /// The kinds of tools for which each question gets a session, with what it is opened with.
+    /// The kinds of tools for which each question gets a session, with its settings.
     sessions: Vec<(String, Map<String, Value>)>,
-    /// The server's names of tools, by those that the model is shown.
+    /// The names on the server, by the names for the model.
     names: IndexMap<String, String>,
-    /// Other names that a model may know a tool by, with the server's own.
+    /// Other names that a model may use for a tool, with the name on the server.
     aliases: Vec<(String, String)>,
     defs: Vec<ToolDef>,
-    /// The folder that relative paths of questions begin in, if the server sees the files of this machine.
+    /// The base of relative paths of questions, if the server can read the files of this machine.
     beside: Option<PathBuf>,
-    /// The questions that the server could not be reached for since it last answered one.
+    /// Questions for which the server could not be reached since its last answer.
     missed: Mutex<HashSet<u64>>,
-    /// Cancelled when it is not to be expected that the server comes back.
+    /// Cancelled when the server is lost.
     lost: CancellationToken,
 }
 
-/// So many questions in a row without the server, and it is lost.
+/// After this many questions in a row without an answer, the server is lost.
 pub(crate) const MOST_MISSED: usize = 20;
 
-/// How often a session is told to be in use, well below the 300 seconds after which servers close it.
+/// The interval of heartbeats, well below the 300 seconds after which servers close an idle session.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 impl Toolbox {
-    /// These tools, and sessions that are opened with what `init` says of their kind: its `content`, or all of it.
+    /// These tools, and sessions with the settings that `init` has for their kind: its `content`, or all of it.
     pub(crate) fn new(
         server: ToolServer,
         tools: Vec<ServerTool>,
@@ -114,7 +114,7 @@ impl Toolbox {
         }
     }
 
-    /// Takes note of whether the server could be reached for a question.
+    /// Records whether the server could be reached for a question.
     pub(crate) fn note<T>(&self, example: u64, answer: &Result<T, ToolServerError>) {
         let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
@@ -134,8 +134,8 @@ impl Toolbox {
         self.lost.cancelled().await;
     }
 
-    /// What of a model's arguments a tool is given: those that it says it takes. Others may be known to the tool too, but
-    /// are for whoever asks the question to say.
+    /// The arguments of a model that the tool declares. The tool may accept others, but only the question may set
+    /// those.
     pub(crate) fn offered(&self, tool: &str, mut arguments: Map<String, Value>) -> Map<String, Value> {
         let place = self.names.values().position(|name| name == tool);
         let schema = place.and_then(|place| self.defs.get(place)).map_or(&Value::Null, |def| &def.parameters);
@@ -145,7 +145,7 @@ impl Toolbox {
         arguments
     }
 
-    /// The parameters of a question with its files as the server finds them.
+    /// The parameters of a question, with the paths of files resolved for the server.
     pub(crate) async fn resolved(&self, mut kwargs: Map<String, Value>) -> Map<String, Value> {
         let Some(beside) = self.beside.clone() else { return kwargs };
         let mut has_relative = false;
@@ -159,11 +159,11 @@ impl Toolbox {
             resolve(&mut found, &beside);
             found
         };
-        // A disk that does not answer holds up nothing else.
+        // A slow disk must not block other tasks.
         tokio::task::spawn_blocking(look).await.unwrap_or(kwargs)
     }
 
-    /// The server's name of the tool that a model calls so. Models write the separator as they like.
+    /// The name on the server of a tool that a model calls. Models write the separator in various ways.
     pub(crate) fn find(&self, called: &str) -> Option<&str> {
         let exact = self.names.get(called).map(String::as_str);
         let alike = || self.names.values().map(String::as_str).find(|name| is_same(name, called));
@@ -172,12 +172,12 @@ impl Toolbox {
         exact.or_else(alike).or_else(alias)
     }
 
-    /// What the model is told of the tools.
+    /// The definitions of the tools for the model.
     pub(crate) fn defs(&self) -> Vec<ToolDef> {
         self.defs.clone()
     }
 
-    /// The names that the model is shown, for a sentence.
+    /// The names for the model, joined for a sentence.
     pub(crate) fn names(&self) -> String {
         self.names.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_many_questions_in_a_row_miss_is_lost() {
+    fn a_server_that_does_not_answer_many_questions_in_a_row_is_lost() {
         let toolbox = toolbox(Value::Null);
         for question in 0..MOST_MISSED as u64 - 1 {
             // Each question is tried twice.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_given_what_its_schema_offers() {
+    fn a_tool_gets_only_the_arguments_of_its_schema() {
         let given = |schema: Value| {
             let arguments = serde_json::json!({"query": "x", "seed_path": "answers.jsonl"});
             let given = toolbox(schema).offered("doc:read", arguments.as_object().unwrap().clone());

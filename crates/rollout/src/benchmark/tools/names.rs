@@ -1,19 +1,19 @@
-//! Names of tools: those that configurations choose by, and those that models are shown.
+//! Names of tools: patterns in configurations, and names for models.
 
 use std::collections::HashSet;
 
-/// What stands between the kind of a tool and its own name, in one place or another.
+/// The separators between the kind of a tool and its own name.
 const SEPARATORS: [char; 4] = [':', '_', '-', '.'];
 
-/// The longest name that servers of models take.
+/// The longest name that model servers accept.
 const MAX_CHARS: usize = 64;
 
-/// Whether two names differ in their separators only.
+/// Whether two names differ only in their separators.
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
-/// Whether a tool is one of those that a configuration names so: `web:search`, `web_search`, `web:*`, `*`.
+/// Whether a tool matches a pattern of a configuration: `web:search`, `web_search`, `web:*`, `*`.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => plain(name).starts_with(&plain(start)),
@@ -25,7 +25,7 @@ fn plain(name: &str) -> String {
     name.trim().replace(SEPARATORS, "-")
 }
 
-/// The tools of a server that are wanted, in the order of the server. A pattern that wants none is an error.
+/// The selected tools of a server, in the order of the server. A pattern without a match is an error.
 pub(super) fn chosen<T>(
     wanted: &[String],
     tools: Vec<T>,
@@ -42,14 +42,14 @@ pub(super) fn chosen<T>(
     Ok(tools.into_iter().filter(|tool| wanted.iter().any(|pattern| matches(pattern, tool))).collect())
 }
 
-/// A name in `available_tools` that no tool has.
+/// An unknown name in `available_tools`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoSuchTool {
     pub(super) pattern: String,
     pub(super) nearest: Option<String>,
 }
 
-/// Names that every server of a model takes: ASCII letters, digits, `_` and `-`, at most 64, and no two the same.
+/// Names that every model server accepts: ASCII letters, digits, `_` and `-`, at most 64, and unique.
 pub(super) fn shown<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut taken = HashSet::new();
     let mut shown = Vec::new();
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_chosen_by_its_name_whatever_the_separator() {
+    fn a_tool_is_selected_by_its_name_with_any_separator() {
         for (pattern, name, expected) in [
             ("web:search", "web:search", true),
             ("web_search", "web:search", true),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_tool_has_is_told_with_the_nearest() {
+    fn an_unknown_name_is_reported_with_the_most_similar_one() {
         let tools = vec!["web:search", "web:browse", "doc:read"];
         let choose = |wanted: &[&str]| {
             let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shown_names_are_fit_for_every_server_and_differ(names in prop::collection::vec(".{0,80}", 0..20)) {
+        fn names_for_models_are_valid_and_unique(names in prop::collection::vec(".{0,80}", 0..20)) {
             let names: HashSet<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
             let all = shown(names.iter().map(String::as_str));
             prop_assert_eq!(all.len(), names.len());

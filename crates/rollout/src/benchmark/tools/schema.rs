@@ -1,11 +1,11 @@
-//! The parameters of a tool, as the tool server lists them, as a JSON Schema.
+//! Converts the parameters of a tool, as the tool server lists them, to a JSON Schema.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::ServerTool;
 
-/// A tool on the wire.
+/// A tool in the server's format.
 #[derive(Debug, Deserialize)]
 pub(super) struct WireTool {
     name: String,
@@ -37,8 +37,8 @@ struct Parameter {
 }
 
 impl From<WireTool> for ServerTool {
-    /// Takes the schema of the tool, or makes one of its list of parameters. Parameters that cannot be read are left
-    /// out: the tool itself knows best what it takes.
+    /// Takes the schema of the tool, or makes one from its list of parameters. Invalid parameters are ignored: the tool
+    /// itself checks its arguments.
     fn from(tool: WireTool) -> Self {
         let parameters = match (tool.input_schema, tool.parameters) {
             (Some(schema @ Value::Object(_)), _) | (_, Some(schema @ Value::Object(_))) => schema,
@@ -56,7 +56,7 @@ impl From<WireTool> for ServerTool {
     }
 }
 
-/// The parameters that a schema names, if there are no others.
+/// The parameters of a schema, if it allows no others.
 pub(super) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let open =
         ["patternProperties", "$ref", "allOf", "anyOf", "oneOf"].iter().any(|key| schema.get(key).is_some());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_goes_before_a_list() {
+    fn a_schema_takes_precedence_over_a_list() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
         let tool = read(json!({"name": "x", "parameters": [{"name": "b"}], "input_schema": schema}));
         assert_eq!(tool.parameters, schema);

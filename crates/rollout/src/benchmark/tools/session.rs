@@ -1,4 +1,4 @@
-//! The sessions of one question with the tool server, from its first turn to its end.
+//! The sessions of one question with the tool server.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use tokio::{runtime::Handle, task::JoinHandle};
 use super::{HEARTBEAT, Toolbox};
 use rollout_model::{Error, ErrorKind};
 
-/// What one question has open at the tool server. Whoever drops it unclosed leaves the closing to the background.
+/// The open sessions of one question. If it is dropped without closing, they are closed in the background.
 #[derive(Debug)]
 pub(crate) struct Session {
     toolbox: Arc<Toolbox>,
     worker_id: String,
-    /// Keeps the sessions alive while the model thinks.
+    /// Keeps the sessions alive while the model works.
     heartbeat: Option<JoinHandle<()>>,
     is_closed: bool,
 }
 
 impl Session {
-    /// A session in which nothing is open yet.
+    /// Without open sessions.
     pub(crate) fn new(toolbox: Arc<Toolbox>, worker_id: String) -> Self {
         Self { toolbox, worker_id, heartbeat: None, is_closed: false }
     }
 
-    /// Opens all sessions that questions get. What was opened before one failed is to be closed too.
+    /// Opens all sessions of a question. If one fails, those that were opened must still be closed.
     pub(crate) async fn open(&mut self, example: u64) -> Result<(), Error> {
         for (kind, config) in &self.toolbox.sessions {
-            let what = format!("no session for `{kind}` could be opened");
+            let what = format!("cannot open a session for `{kind}`");
             let opened = self.toolbox.server.create_session(&self.worker_id, kind, config).await;
             self.toolbox.note(example, &opened);
             let answer = opened.map_err(|error| error.into_error(&what))?;
             if answer.code != 0 {
-                // What the server refuses it refuses again; what broke may work the next time.
+                // A rejected request would be rejected again; a server error may be temporary.
                 let kind = if answer.code >= 5000 { ErrorKind::Infra } else { ErrorKind::Any };
                 return Err(Error::new(kind, format!("{what}: {}", answer.message)));
             }
@@ -43,7 +43,7 @@ impl Session {
         Ok(())
     }
 
-    /// Has the server close everything. That it cannot be reached is only logged: it closes what nobody uses.
+    /// Asks the server to close all sessions. A failure is only logged, because the server closes idle sessions itself.
     pub(crate) async fn close(mut self) {
         disconnect(&self.toolbox, &self.worker_id).await;
         self.is_closed = true;
@@ -64,7 +64,7 @@ impl Drop for Session {
 
 async fn disconnect(toolbox: &Toolbox, worker_id: &str) {
     if let Err(error) = toolbox.server.disconnect(worker_id).await {
-        tracing::warn!(worker = worker_id, %error, "sessions were left to the tool server");
+        tracing::warn!(worker = worker_id, %error, "cannot close sessions; the tool server closes them later");
     }
 }
 
@@ -72,7 +72,7 @@ async fn keep_alive(toolbox: Arc<Toolbox>, worker_id: String) {
     loop {
         tokio::time::sleep(HEARTBEAT).await;
         if let Err(error) = toolbox.server.heartbeat(&worker_id).await {
-            tracing::debug!(worker = worker_id, %error, "the tool server did not hear a heartbeat");
+            tracing::debug!(worker = worker_id, %error, "a heartbeat to the tool server failed");
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Git URLs, commit ids and paths as registries write them, checked before git sees any.
+//! Git URLs, commit ids and paths of registries, validated before they are passed to git.
 //!
-//! A registry is a stranger's file. Git would take some of its words for options, for commands to run
-//! (`ext::`), or for places outside of the repository.
+//! A registry is an untrusted file. Git would treat some texts as options, as commands to run (`ext::`), or as paths
+//! outside of the repository.
 
 use std::fmt;
 
-/// Longer than any real address, short enough for a command line.
+/// Longer than any real URL, short enough for a command line.
 const MAX_URL_BYTES: usize = 4096;
 
-/// Where a repository lies, fit to be handed to git.
+/// The validated URL of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::task) struct GitUrl {
-    /// Without user and password, which every process on the machine could read in a command line.
+    /// Without user and password, because every process on the machine could read them in a command line.
     url: String,
     shown: String,
     local: bool,
     credentials: Option<Credentials>,
 }
 
-/// The user and the password in a URL, for the server that it names.
+/// The user and the password in a URL, and their server.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Credentials {
     /// Scheme, host and port.
@@ -33,7 +33,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why a text cannot be used as a git URL.
+/// Why a git URL is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::task) enum GitUrlError {
     /// It is empty.
@@ -42,20 +42,20 @@ pub(in crate::task) enum GitUrlError {
     /// It is too long.
     #[error("a git URL can be at most {MAX_URL_BYTES} bytes long")]
     TooLong,
-    /// It holds a control character or white space.
-    #[error("a git URL cannot hold white space or control characters")]
+    /// It contains a control character or white space.
+    #[error("a git URL cannot contain white space or control characters")]
     Control,
-    /// Git would take it, or a part of it, for an option.
-    #[error("no part of a git URL can begin with `-`")]
+    /// Git would treat it, or a part of it, as an option.
+    #[error("no part of a git URL can start with `-`")]
     Option,
-    /// It names a transport other than the usual ones.
-    #[error("`{0}` cannot be fetched from; use https, http, ssh, git, or file with an absolute path")]
+    /// Its transport is not supported.
+    #[error("unsupported git URL `{0}`; use https, http, ssh, git, or file with an absolute path")]
     Transport(String),
     /// It has no host.
-    #[error("the git URL names no host")]
+    #[error("the git URL has no host")]
     NoHost,
-    /// It is a path that depends on the working directory.
-    #[error("a local repository is named by its absolute path")]
+    /// It is a relative path.
+    #[error("the path of a local repository must be absolute")]
     Relative,
 }
 
@@ -98,7 +98,7 @@ impl GitUrl {
                 if host.starts_with('-') || user.starts_with('-') {
                     return Err(GitUrlError::Option);
                 }
-                // With ssh the user is part of the address, elsewhere it is a credential.
+                // With ssh the user is part of the address; otherwise it is a credential.
                 let address = match user.split(':').next() {
                     Some(user) if scheme == "ssh" && !user.is_empty() => format!("{user}@"),
                     _ => String::new(),
@@ -118,7 +118,7 @@ impl GitUrl {
         }
     }
 
-    /// `user@host:path`, which git reaches by ssh.
+    /// `user@host:path`, which git accesses by ssh.
     fn scp_like(text: &str) -> Result<Self, GitUrlError> {
         let (authority, path) = text.split_once(':').ok_or(GitUrlError::Relative)?;
         if authority.contains('/') {
@@ -138,12 +138,12 @@ impl GitUrl {
         Self { url: text.to_owned(), shown, local, credentials: None }
     }
 
-    /// The URL as git gets it, without credentials.
+    /// The URL for git, without credentials.
     pub(super) fn as_str(&self) -> &str {
         &self.url
     }
 
-    /// The user and the password, which git gets apart.
+    /// The user and the password, which are passed to git separately.
     pub(super) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
@@ -153,13 +153,13 @@ impl GitUrl {
         &self.shown
     }
 
-    /// Whether the repository lies on this machine.
+    /// Whether the repository is on this machine.
     pub(in crate::task) fn is_local(&self) -> bool {
         self.local
     }
 }
 
-/// A part of a URL with its `%` escapes resolved. A line break would end what git reads of it.
+/// A part of a URL with its `%` escapes decoded. Line breaks are rejected, because git reads only up to them.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -186,18 +186,20 @@ impl fmt::Display for GitUrl {
     }
 }
 
-/// A whole commit id, in lower case.
+/// A full commit id, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::task) struct CommitId(String);
 
-/// Why a text cannot be a commit id.
+/// Why a commit id is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::task) enum CommitIdError {
     /// It is too short to be fetched.
-    #[error("a commit id is written in full, 40 or 64 digits; `git rev-parse <id>` prints it")]
+    #[error("a commit id must be complete, with 40 or 64 digits; `git rev-parse <id>` prints it")]
     Abbreviated,
     /// It is something else.
-    #[error("a commit id is 40 or 64 hexadecimal digits; branches and tags move, so they name no commit")]
+    #[error(
+        "a commit id must be 40 or 64 hexadecimal digits; branches and tags are not allowed, because they move"
+    )]
     NotACommit,
 }
 
@@ -222,28 +224,27 @@ impl fmt::Display for CommitId {
     }
 }
 
-/// A directory inside of a repository: components joined by `/`, none of them special, or nothing for
-/// the root.
+/// A directory in a repository: components joined by `/`, none of them special, or empty for the root.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::task) struct RepoPath(String);
 
-/// Why a text cannot be a path inside of a repository or beside a registry.
+/// Why a path in a repository or next to a registry is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::task) enum RepoPathError {
     /// It starts at the root of the file system.
     #[error("a path cannot be absolute")]
     Absolute,
-    /// It climbs.
+    /// It contains `..`.
     #[error("a path cannot contain `..`")]
     Parent,
-    /// Git would read it as an option or a pattern.
-    #[error("a path cannot begin with `-` or `:`")]
+    /// Git would treat it as an option or a pattern.
+    #[error("a path cannot start with `-` or `:`")]
     Option,
     /// It leads into git's own files.
     #[error("a path cannot lead into `.git`")]
     GitDir,
-    /// It holds a control character.
-    #[error("a path cannot hold control characters")]
+    /// It contains a control character.
+    #[error("a path cannot contain control characters")]
     Control,
 }
 
@@ -276,7 +277,7 @@ impl RepoPath {
         &self.0
     }
 
-    /// Whether a path is this one or lies below it.
+    /// Whether a path is this one or is below it.
     pub(super) fn contains(&self, other: &Self) -> bool {
         self.0.is_empty()
             || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usual_git_urls_are_taken_and_shown_without_credentials() {
+    fn usual_git_urls_are_accepted_and_shown_without_credentials() {
         for (text, shown, local) in [
             ("https://example.com/a/b.git", "https://example.com/a/b.git", false),
             ("https://user:token@example.com/b.git", "https://example.com/b.git", false),
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_apart_from_the_address() {
+    fn credentials_are_separated_from_the_address() {
         let url = GitUrl::parse("https://a%40b:p%3Aw%0a@example.com:8443/r.git?x=1").unwrap();
         assert_eq!(url.as_str(), "https://example.com:8443/r.git?x=1");
         let expected = Credentials {
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_git_urls_are_refused() {
+    fn hostile_git_urls_are_rejected() {
         use GitUrlError::*;
         for (text, expected) in [
             ("", Empty),
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_commit_ids_are_taken() {
+    fn only_full_commit_ids_are_accepted() {
         let id = "69671FBAAC6D67A7EF0DFEC016CC38A64EF7A77C";
         assert_eq!(CommitId::parse(id).unwrap().as_str(), id.to_ascii_lowercase());
         assert!(CommitId::parse(&"a1".repeat(32)).is_ok());
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_paths_are_refused() {
+    fn hostile_paths_are_rejected() {
         use RepoPathError::*;
         for (text, expected) in [
             ("/etc", Absolute),
@@ -413,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_that_is_taken_never_leaves_its_root(text in "[./a:\\-\\\\]{0,12}") {
+        fn an_accepted_path_never_leaves_its_root(text in "[./a:\\-\\\\]{0,12}") {
             if let Ok(path) = RepoPath::parse(&text) {
                 prop_assert!(std::path::Path::new(path.as_str())
                     .components()

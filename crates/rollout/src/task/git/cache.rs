@@ -1,15 +1,15 @@
-//! The cache of repositories: directories of commits, fetched once and complete or absent.
+//! The cache of repositories: directories of commits, each fetched once, and either complete or absent.
 //!
 //! ```text
-//! <root>/git/<hash of the URL>/use                      held by whoever reads from what is below
-//! <root>/git/<hash of the URL>/lock                     held by whoever adds something below
+//! <root>/git/<hash of the URL>/use                      locked by readers of the files below
+//! <root>/git/<hash of the URL>/lock                     locked by writers of the files below
 //! <root>/git/<hash of the URL>/<commit>/repository      the commit's trees, and the files needed so far
 //! <root>/git/<hash of the URL>/<commit>/<directory>-<hash of its path>
-//! <root>/git/<hash of the URL>/tmp-…                    work in progress, worthless to others
+//! <root>/git/<hash of the URL>/tmp-…                    incomplete work, useless to others
 //! ```
 //!
-//! Everything is made under `tmp-…` and renamed when it is whole, so a killed process leaves nothing
-//! that could be mistaken for a finished fetch, and what is there can be read without the lock.
+//! Everything is created under `tmp-…` and renamed when it is complete, so a killed process leaves nothing that looks
+//! like a finished fetch, and existing files can be read without the lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,16 +36,16 @@ use crate::task::sources::notice;
 use rollout_core::text::hex;
 use rollout_env::blocking::blocking;
 
-/// How often a lock that another process holds is tried again.
+/// The interval of checks for a lock that another process holds.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// Leaves files out until they are asked for.
+/// Leaves out files until they are needed.
 const FILTER: &str = "--filter=blob:none";
 
-/// The directories of a commit, by their path in the repository; none where the commit lacks one.
+/// The directories of a commit, by their path in the repository; none if the commit does not have one.
 pub(in crate::task) type Directories = BTreeMap<RepoPath, Option<PathBuf>>;
 
-/// The cache, and the git that fills it.
+/// The cache, and the git command that fills it.
 #[derive(Debug)]
 pub(in crate::task) struct GitCache {
     root: PathBuf,
@@ -61,7 +61,7 @@ impl GitCache {
         &self.git
     }
 
-    /// Makes directories of a commit available, fetching what the cache lacks.
+    /// Makes directories of a commit available, and fetches what is missing in the cache.
     pub(in crate::task) async fn directories(
         &self,
         url: &GitUrl,
@@ -73,8 +73,8 @@ impl GitCache {
             git: &self.git,
             url,
             commit,
-            // Without credentials, so that a token that was renewed fetches nothing twice, and a journal, which has
-            // none, leads to the same place. A commit is the same wherever it came from.
+            // Without credentials, so that a renewed token fetches nothing twice, and a journal, which has no
+            // credentials, leads to the same directory. A commit is the same wherever it comes from.
             repository_dir: self.root.join(&hex(&Sha256::digest(url.shown()))[..32]),
         };
         let dir = place.repository_dir.clone();
@@ -83,7 +83,7 @@ impl GitCache {
         if missing.is_empty() {
             return Ok(found);
         }
-        let waiting = format!("waiting for another process that fetches {url}");
+        let waiting = format!("waiting for another process to fetch {url}");
         let _lock = notice(progress, waiting, place.lock()).await?;
         let (new, missing) = place.cached(missing).await?;
         found.extend(new);
@@ -112,8 +112,8 @@ impl Place<'_> {
         self.commit_dir().join("repository")
     }
 
-    /// Where a directory of the commit lies once it is whole. The path is hashed because one task may
-    /// lie inside of another, and because it may be longer than a name can be.
+    /// The location of a complete directory of the commit. The path is hashed because one task may be inside another,
+    /// and because it may be too long for a file name.
     fn slot(&self, path: &RepoPath) -> PathBuf {
         let last = path.as_str().rsplit('/').next().unwrap_or_default();
         let readable: String =
@@ -122,7 +122,7 @@ impl Place<'_> {
         self.commit_dir().join(format!("{readable}-{hash}"))
     }
 
-    /// Splits paths into those that the cache has and those that it lacks.
+    /// Splits paths into cached and missing ones.
     async fn cached(&self, paths: BTreeSet<RepoPath>) -> Result<(Directories, BTreeSet<RepoPath>), GitError> {
         let slots: Vec<_> = paths.into_iter().map(|path| (self.slot(&path), path)).collect();
         self.blocking(move || {
@@ -140,7 +140,7 @@ impl Place<'_> {
         .await
     }
 
-    /// Takes the repository's lock, and with it the right to remove what killed processes left.
+    /// Takes the repository's lock, which allows removing what killed processes left behind.
     async fn lock(&self) -> Result<File, GitError> {
         let dir = self.repository_dir.clone();
         let lock = self
@@ -162,7 +162,7 @@ impl Place<'_> {
             for entry in fs::read_dir(&dir)? {
                 let entry = entry?;
                 if entry.file_name().as_encoded_bytes().starts_with(b"tmp-") {
-                    // A git that outlived its parent may still write there; the next one sweeps again.
+                    // A git process that outlived its parent may still write there; the next cleanup removes it.
                     let _ = fs::remove_dir_all(entry.path());
                 }
             }
@@ -171,7 +171,7 @@ impl Place<'_> {
         .await
     }
 
-    /// Fetches the commit if need be, and adds directories of it to the cache.
+    /// Fetches the commit if needed, and adds directories of it to the cache.
     async fn add(&self, paths: BTreeSet<RepoPath>) -> Result<Directories, GitError> {
         let repository = self.repository();
         if !self.blocking(move || repository.try_exists()).await? {
@@ -179,7 +179,7 @@ impl Place<'_> {
         }
         let mut added = Directories::new();
         let mut rest = paths;
-        // A directory is moved out of the work tree, so one that lies inside of another waits its turn.
+        // A directory is moved out of the work tree, so one that is inside another is added in a later round.
         while !rest.is_empty() {
             let mut round = BTreeSet::<RepoPath>::new();
             for path in &rest {
@@ -193,7 +193,7 @@ impl Place<'_> {
         Ok(added)
     }
 
-    /// Fetches the commit and its trees, without history and without files where the server can do so.
+    /// Fetches the commit and its trees, without history and, if the server supports it, without files.
     async fn fetch(&self) -> Result<(), GitError> {
         let work = self.work_dir().await?;
         let mut repository = work.path().join("partial");
@@ -204,8 +204,8 @@ impl Place<'_> {
             if failure.stderr.contains("not our ref") {
                 return Err(self.no_commit());
             }
-            // An old server gives out only the tips of branches and tags, and a plain file server
-            // knows neither depth nor filters. The commit is in the history of some branch.
+            // An old server offers only the tips of branches and tags, and a plain file server supports neither depth
+            // nor filters. The commit is in the history of some branch.
             let signs = ["unadvertised object", "shallow", "dumb http"];
             if !signs.iter().any(|sign| failure.stderr.contains(sign)) {
                 return Err(failure.during("fetch from", self.url));
@@ -243,10 +243,10 @@ impl Place<'_> {
         self.run(&mut init, "prepare to fetch").await.map(drop)
     }
 
-    /// Checks out directories, none inside of another, and moves them to their places.
+    /// Checks out directories, none of them inside another, and moves them to their locations.
     ///
-    /// The commit is first narrowed to a tree that holds nothing else, so that git writes no other
-    /// file, and all files of the tree are fetched at once.
+    /// The commit is first reduced to a tree with only these directories, so that git writes no other file, and all
+    /// files of the tree are fetched at once.
     async fn check_out(&self, paths: BTreeSet<RepoPath>) -> Result<Directories, GitError> {
         let work = self.work_dir().await?;
         let tree_dir = work.path().join("tree");
@@ -286,10 +286,10 @@ impl Place<'_> {
         .await
     }
 
-    /// Fetches the files whose ids are listed, if the repository is one that lacks them.
+    /// Fetches the files with the listed ids, if the repository is partial.
     ///
-    /// Git would fetch them by itself, but a server that changes its protocol in between can make it
-    /// call itself without end.
+    /// Git would fetch them by itself, but a server that changes its protocol in between could make it recurse without
+    /// end.
     async fn fetch_files(&self, list: PathBuf) -> Result<(), GitError> {
         let config = self.repository().join("config");
         let list = self
@@ -307,10 +307,10 @@ impl Place<'_> {
         self.run(&mut fetch, "fetch files from").await.map(drop)
     }
 
-    /// Writes an index of all files under some directories and a list of their ids, and tells which of
-    /// the directories exist.
+    /// Writes an index of all files in some directories and a list of their ids, and returns which of the directories
+    /// exist.
     ///
-    /// Submodules are left out: their files are in other repositories, which no registry named.
+    /// Submodules are left out: their files are in other repositories, which the registry does not name.
     async fn narrow(
         &self,
         index: &Path,
@@ -353,7 +353,7 @@ impl Place<'_> {
         };
         let (present, list_tail, select_tail, listed, selected) =
             tokio::join!(copy, tail(list_stderr), tail(select_stderr), list.wait(), select.wait());
-        // When the second dies, the first has nobody to write to: the reason is with the second.
+        // If the second process fails, the first one cannot write to it: the reason is in the second.
         for (status, stderr) in [(selected, select_tail), (listed, list_tail)] {
             if !status.is_ok_and(|status| status.success()) {
                 let detail = presentable(&stderr, self.url);
@@ -367,8 +367,8 @@ impl Place<'_> {
         present.map_err(|source| self.cache_error(source))
     }
 
-    /// A git in a repository of the cache. The URL is given each time and never stored: what follows `?` in it may be
-    /// secret.
+    /// A git command in a repository of the cache. The URL is passed each time and never stored, because its query may
+    /// be secret.
     fn command(&self, repository: &Path) -> Command {
         let mut command = self.git.command(self.url);
         command.env("GIT_DIR", repository).arg("-c").arg(format!("remote.origin.url={}", self.url.as_str()));
@@ -400,14 +400,14 @@ impl Place<'_> {
     }
 }
 
-/// A file in the answer of `git ls-tree -r -z`.
+/// A file in the output of `git ls-tree -r -z`.
 struct Entry<'a> {
     id: &'a [u8],
     path: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
-    /// Reads `<mode> <kind> <id>\t<path>`; there is none for a submodule.
+    /// Parses `<mode> <kind> <id>\t<path>`; none for a submodule.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
         let mut words = line[..tab].split(|byte| *byte == b' ');
@@ -415,7 +415,7 @@ impl<'a> Entry<'a> {
         (kind == b"blob").then_some(Self { id, path: &line[tab + 1..] })
     }
 
-    /// The wanted directory that the file lies in.
+    /// The requested directory that contains the file.
     fn owner<'w>(&self, wanted: &'w BTreeSet<RepoPath>) -> Option<&'w RepoPath> {
         let ends = self.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         std::iter::once(0)

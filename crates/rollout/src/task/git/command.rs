@@ -1,4 +1,4 @@
-//! The `git` command, run so that neither the repository nor the caller's environment decides what it does.
+//! Runs the `git` command, isolated from settings of the repository and of the caller's environment.
 
 use std::{
     ffi::OsStr,
@@ -7,6 +7,7 @@ use std::{
     process::{self, Output, Stdio},
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, Command},
@@ -15,41 +16,41 @@ use tokio::{
 use super::address::{CommitId, Credentials, GitUrl};
 use crate::task::shown;
 
-/// The oldest git that fetches a list of files.
+/// The oldest git that can fetch a list of files.
 const MIN_VERSION: (u32, u32) = (2, 29);
 
-/// How much of git's messages is kept: the end, where the reason stands.
+/// How many bytes of git's messages are kept, from the end, where the reason is.
 const STDERR_TAIL_BYTES: usize = 4096;
 
-/// The most that git's answers may take; a commit id is far below it.
+/// The maximum size of git's output; a commit id is far smaller.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Variables of git that are the user's way to a private repository.
+/// Variables of git that users need for private repositories.
 const KEPT: [&str; 6] =
     ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL", "GIT_EXEC_PATH"];
 
 const USER_VARIABLE: &str = "ROLLOUT_GIT_USERNAME";
 const PASSWORD_VARIABLE: &str = "ROLLOUT_GIT_PASSWORD";
 
-/// Hands git the user and the password from its environment: every user of the machine can read command lines.
+/// Passes the user and the password to git in its environment, because every user can read command lines.
 const CREDENTIAL_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npassword=%s\n' "$ROLLOUT_GIT_USERNAME" "$ROLLOUT_GIT_PASSWORD"; }; f"#;
 
-/// Why a repository cannot be used. URLs are without credentials.
+/// Why a repository cannot be used. URLs are shown without credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// There is no git.
-    #[error("`{}` cannot be started; tasks from repositories need git 2.29 or newer", shown(program))]
+    /// Git is missing.
+    #[error("cannot start `{}`; tasks from repositories need git 2.29 or newer", shown(program))]
     Missing {
         /// The command.
         program: PathBuf,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Git cannot fetch parts of repositories.
+    /// Git is too old to fetch parts of repositories.
     #[error("git is too old: {found}; tasks from repositories need git 2.29 or newer")]
     TooOld {
-        /// What it says of itself.
+        /// The version that it reports.
         found: String,
     },
     /// Git could not reach or read the repository.
@@ -57,14 +58,14 @@ pub enum GitError {
         "git cannot {action} {url}: {detail}; `git ls-remote {url}` shows whether this machine can reach it"
     )]
     Failed {
-        /// What it was to do.
+        /// The action that failed.
         action: &'static str,
         /// The repository.
         url: String,
-        /// The last of its messages.
+        /// The end of its messages.
         detail: String,
     },
-    /// The repository lacks the commit.
+    /// The repository does not have the commit.
     #[error("{url} has no commit {commit}; check `git_commit_id` in the registry")]
     NoCommit {
         /// The repository.
@@ -73,41 +74,43 @@ pub enum GitError {
         commit: String,
     },
     /// The repository has no default branch.
-    #[error("{url} has no HEAD to take tasks from; set `git_commit_id` in the registry")]
+    #[error("{url} has no HEAD; set `git_commit_id` in the registry")]
     NoHead {
         /// The repository.
         url: String,
     },
     /// The cache cannot be used.
-    #[error("the cache in {} cannot be used; check its owner and the free space", shown(path))]
+    #[error("cannot use the cache in {}; check its owner and the free space", shown(path))]
     Cache {
         /// The path in the cache.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What git said before it failed.
+/// The messages of a failed git command.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) stderr: String,
 }
 
-/// A git that is new enough.
+/// A git command that is new enough.
 #[derive(Debug, Clone)]
 pub(in crate::task) struct Git {
     program: PathBuf,
 }
 
 /// Runs `git --version`.
-pub async fn git_version(program: &Path) -> io::Result<Output> {
-    Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output().await
+pub fn git_version(program: &Path) -> BoxFuture<'_, io::Result<Output>> {
+    Box::pin(async move {
+        Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output().await
+    })
 }
 
-/// A git that runs no hooks or monitors, and that variables such as `GIT_DIR`, set while a hook runs, do not point at
-/// another repository.
+/// A git command that runs no hooks or monitors. Variables such as `GIT_DIR`, which are set while a hook runs, are
+/// removed, so that they do not select another repository.
 pub(in crate::task) fn isolated(program: &Path) -> process::Command {
     let mut command = process::Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -131,11 +134,11 @@ impl Git {
         }
     }
 
-    /// A git that works for one repository, or for none when it only looks at files here.
+    /// A git command for one repository, or for files on this machine only.
     pub(super) fn command(&self, url: &GitUrl) -> Command {
         let mut command = Command::from(isolated(&self.program));
         if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
-            // Nobody is there to answer a question, and a silent server must not hold the job for ever.
+            // Git must not ask questions, and a silent server must not block the job forever.
             command
                 .env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=30");
         }
@@ -154,7 +157,7 @@ impl Git {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         if let Some(Credentials { server, user, password }) = url.credentials() {
-            // Only for this server, also where it redirects, and instead of what the user has set up for it.
+            // Only for this server, also after a redirect, and instead of the user's own helper.
             let key = format!("credential.{server}.helper");
             command
                 .arg("-c")
@@ -171,7 +174,7 @@ impl Git {
         command.spawn().map_err(|source| GitError::Missing { program: self.program.clone(), source })
     }
 
-    /// Runs git to its end and returns what it printed.
+    /// Runs git to its end and returns its output.
     pub(super) async fn run(
         &self,
         command: &mut Command,
@@ -196,7 +199,7 @@ impl Git {
         }
     }
 
-    /// The commit that the default branch of a repository is at.
+    /// The commit of a repository's default branch.
     pub(in crate::task) async fn head(&self, url: &GitUrl) -> Result<CommitId, GitError> {
         let mut command = self.command(url);
         command.args(["ls-remote", "--quiet", "--", url.as_str(), "HEAD"]);
@@ -215,7 +218,7 @@ impl Failure {
     }
 }
 
-/// Reads to the end and keeps only the last of it: a server can send messages without limit.
+/// Reads to the end and keeps only the last bytes, because a server can send unlimited messages.
 pub(super) async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut stream) = stream else { return kept };
@@ -227,10 +230,10 @@ pub(super) async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     kept
 }
 
-/// The last lines of git's messages, without credentials and without anything that moves a cursor.
+/// The last lines of git's messages, without credentials and control sequences.
 pub(super) fn presentable(stderr: &[u8], url: &GitUrl) -> String {
     const LINES: usize = 3;
-    /// Git's advice after every failure, which would push the reason out.
+    /// Git's advice after every failure, which would hide the reason.
     const ADVICE: [&str; 2] =
         ["Please make sure you have the correct access rights", "and the repository exists."];
     let text = String::from_utf8_lossy(stderr).replace(url.as_str(), url.shown());
@@ -240,7 +243,7 @@ pub(super) fn presentable(stderr: &[u8], url: &GitUrl) -> String {
         .filter(|line| !line.is_empty() && !ADVICE.contains(&line.as_str()))
         .collect();
     match &lines[lines.len().saturating_sub(LINES)..] {
-        [] => "it gave no reason".to_owned(),
+        [] => "no reason given".to_owned(),
         last => last.join(" / "),
     }
 }
@@ -270,15 +273,15 @@ mod tests {
             presentable(text, &url),
             @"two / remote: [31mno[0m / fatal: 'https://example.com/a' denied"
         );
-        assert_eq!(presentable(b"\n", &url), "it gave no reason");
+        assert_eq!(presentable(b"\n", &url), "no reason given");
     }
 
     #[tokio::test]
-    async fn a_machine_without_git_is_told_what_to_install() {
+    async fn without_git_the_error_says_what_to_install() {
         let error = Git::find(Path::new("/nowhere/git")).await.unwrap_err();
         insta::assert_snapshot!(
             error,
-            @"`/nowhere/git` cannot be started; tasks from repositories need git 2.29 or newer"
+            @"cannot start `/nowhere/git`; tasks from repositories need git 2.29 or newer"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Which repositories of the cache are in use, and removing the others.
+//! Tracks which repositories of the cache are in use, and removes the others.
 //!
-//! Tasks are read where they lie for as long as a job runs, so a process that has taken directories of a
-//! repository holds a shared lock on the file `use` there until it ends.
+//! A job reads tasks from the cache while it runs. So a process that uses directories of a repository holds a shared
+//! lock on its file `use` until the process ends.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use std::{
 
 const USE: &str = "use";
 
-/// What a removal leaves when it is cut off. No hash of a URL looks like it.
+/// The prefix of an interrupted removal. No hash of a URL starts with it.
 const REMOVED: &str = "removed-";
 
 /// The locks of this process, by the repositories' directories.
@@ -23,13 +23,13 @@ static HELD: Mutex<Option<HashMap<PathBuf, File>>> = Mutex::new(None);
 /// A repository that was fetched.
 #[derive(Debug, Clone)]
 pub struct Checkout {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// Whether a process that runs may read from it.
+    /// Whether a running process may read from it.
     pub used: bool,
 }
 
-/// Keeps a repository, which need not exist, from being removed until this process ends. Blocks.
+/// Protects a repository, which need not exist, from removal until this process ends. Blocks.
 pub(super) fn hold(repository: &Path) -> io::Result<()> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let held = held.get_or_insert_default();
@@ -39,7 +39,7 @@ pub(super) fn hold(repository: &Path) -> io::Result<()> {
     loop {
         fs::create_dir_all(repository)?;
         let lock = match open(repository) {
-            // Somebody has just removed it.
+            // Another process has just removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             lock => lock?,
         };
@@ -69,7 +69,7 @@ pub fn checkouts(cache_dir: &Path) -> io::Result<Vec<Checkout>> {
     Ok(found)
 }
 
-/// Removes the repositories that no running process reads from, and tells which they were. Blocks.
+/// Removes the repositories that no running process uses, and returns them. Blocks.
 pub fn remove_unused_checkouts(cache_dir: &Path) -> io::Result<Vec<Checkout>> {
     let mut removed = Vec::new();
     for checkout in checkouts(cache_dir)? {
@@ -83,7 +83,7 @@ pub fn remove_unused_checkouts(cache_dir: &Path) -> io::Result<Vec<Checkout>> {
     Ok(removed)
 }
 
-/// Removes a repository unless somebody uses it, or has removed it already.
+/// Removes a repository unless it is in use or already removed.
 fn remove(repository: &Path) -> io::Result<bool> {
     let lock = match open(repository) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -100,7 +100,7 @@ fn remove(repository: &Path) -> io::Result<bool> {
     } else {
         repository.with_file_name(format!("{REMOVED}{name}-{}", std::process::id()))
     };
-    // Out of sight at once: what is there counts as whole.
+    // Renamed first, because an existing directory counts as complete.
     fs::rename(repository, &trash)?;
     fs::remove_dir_all(&trash)?;
     Ok(true)
@@ -110,7 +110,7 @@ fn open(repository: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(repository.join(USE))
 }
 
-/// Whether a lock is on the file that lies there now, not on one that was removed.
+/// Whether a lock is on the existing file, not on one that was removed.
 fn is_there(lock: &File, repository: &Path) -> bool {
     let identity = |found: fs::Metadata| (found.dev(), found.ino());
     let there = fs::metadata(repository.join(USE)).map(identity);
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_stays_and_the_rest_goes_even_if_a_removal_was_cut_off() {
+    fn used_repositories_stay_and_others_are_removed_even_after_an_interrupted_removal() {
         let cache = tempfile::tempdir().unwrap();
         let git = cache.path().join("git");
         for name in ["held", "old", "removed-older-1"] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_was_never_made_has_nothing() {
+    fn a_missing_cache_is_empty() {
         let cache = tempfile::tempdir().unwrap();
         assert!(checkouts(cache.path()).unwrap().is_empty());
         assert!(remove_unused_checkouts(cache.path()).unwrap().is_empty());

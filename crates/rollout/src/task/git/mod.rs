@@ -1,4 +1,4 @@
-//! Tasks from git repositories: addresses that strangers wrote, the `git` command, and the cache.
+//! Tasks from git repositories: validation of untrusted addresses, the `git` command, and the cache.
 
 mod address;
 mod cache;

@@ -1,7 +1,7 @@
-//! What the repository around a directory says of itself: its commit, whether files differ from it, where it came from.
+//! The state of the repository around a directory: its commit, whether files differ from it, and its origin.
 //!
-//! The repository may be a stranger's. Nothing that it asks git to run is run: no hooks, no monitors, no drivers for
-//! differences, and no filters that its own configuration defines.
+//! The repository may be untrusted. Nothing that it configures is run: no hooks, no monitors, no diff drivers, and no
+//! filters of its own configuration.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -10,18 +10,18 @@ use tokio::process::Command;
 
 use super::{address::GitUrl, command::Git};
 
-/// How long git may take over a tree of any size.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of git, for trees of any size.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The state of the repository around a directory. None if there is no repository, no commit, or no git.
+/// The state of the repository around a directory. None without a repository, a commit, or git.
 pub(crate) async fn git_state(dir: &Path) -> Option<GitState> {
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         let git = Git::find(Path::new("git")).await.ok()?;
         let here = Here { git, url: GitUrl::parse("/").ok()?, dir };
         let commit = here.ask(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).await?;
         let remote_url = here.ask(&["config", "--get", "remote.origin.url"]).await;
-        // A tree so large that this takes too long still has a commit.
-        let is_dirty = tokio::time::timeout(PATIENCE / 2, here.is_dirty()).await.ok().flatten();
+        // A tree that is too large for the timeout still has a commit.
+        let is_dirty = tokio::time::timeout(TIMEOUT / 2, here.is_dirty()).await.ok().flatten();
         Some(GitState { commit, is_dirty, remote_url: remote_url.map(|url| without_credentials(&url)) })
     })
     .await
@@ -29,10 +29,10 @@ pub(crate) async fn git_state(dir: &Path) -> Option<GitState> {
     .flatten()
 }
 
-/// A git that only looks at files here.
+/// A git command that only reads files on this machine.
 struct Here<'a> {
     git: Git,
-    /// Some place on this machine, so that nothing is fetched from anywhere else.
+    /// A local path, so that nothing is fetched.
     url: GitUrl,
     dir: &'a Path,
 }
@@ -44,7 +44,7 @@ impl Here<'_> {
         command
     }
 
-    /// What git answers, if it has an answer.
+    /// The output of git, if it succeeds.
     async fn ask(&self, arguments: &[&str]) -> Option<String> {
         let answer = self.git.run(self.command().args(arguments), &self.url).await.ok()?.ok()?;
         (!answer.is_empty()).then_some(answer)
@@ -77,8 +77,8 @@ impl Here<'_> {
 pub(in crate::task) const LIST_FILTERS: [&str; 6] =
     ["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."];
 
-/// The settings that turn off the filters that a repository defines itself, from the output of [`LIST_FILTERS`]. None
-/// if one of them cannot be turned off.
+/// The settings that turn off the filters of a repository, from the output of [`LIST_FILTERS`]. None if one of them
+/// cannot be turned off.
 pub(in crate::task) fn filters_off(list: &str) -> Option<Vec<String>> {
     let settings = |name: &str| {
         ["clean=", "smudge=", "process=", "required=false"].map(|setting| format!("filter.{name}.{setting}"))
@@ -86,8 +86,8 @@ pub(in crate::task) fn filters_off(list: &str) -> Option<Vec<String>> {
     Some(own_filters(list)?.into_iter().flat_map(settings).collect())
 }
 
-/// The filters that a repository defines itself, by name, of a list of scopes and keys. None if one of them has a name
-/// that cannot be written on a command line, and so cannot be turned off.
+/// The names of a repository's own filters, from a list of scopes and keys. None if a name cannot be written on a
+/// command line, so that the filter cannot be turned off.
 fn own_filters(list: &str) -> Option<Vec<&str>> {
     let mut words = list.split('\0');
     let mut names = Vec::new();
@@ -106,7 +106,7 @@ fn own_filters(list: &str) -> Option<Vec<&str>> {
     Some(names)
 }
 
-/// An address as people may see it. One that Rollout would not fetch from is cut where credentials could be.
+/// A URL for users, without credentials. A URL that Rollout does not support is cut where credentials could be.
 fn without_credentials(url: &str) -> String {
     let shown = GitUrl::parse(url).map_or_else(|_| url.to_owned(), |url| url.shown().to_owned());
     let shown = shown.split(['?', '#']).next().unwrap_or_default();
@@ -116,7 +116,7 @@ fn without_credentials(url: &str) -> String {
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        // A user of ssh, as in `git@host:path`, is a part of the address.
+        // An ssh user, as in `git@host:path`, is part of the address.
         Some((user, host)) if !user.contains(':') && matches!(&*scheme, "" | "ssh://") => {
             format!("{scheme}{user}@{host}{path}")
         }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lose_every_credential_and_keep_the_place() {
+    fn urls_are_shown_without_credentials() {
         for (url, shown) in [
             ("https://user:token@example.com/a/b.git", "https://example.com/a/b.git"),
             ("https://token@example.com/a", "https://example.com/a"),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_the_repository_are_told_from_those_of_the_user() {
+    fn filters_of_the_repository_are_distinguished_from_those_of_the_user() {
         let list = "global\0filter.lfs.clean\0local\0filter.a.b.clean\0local\0filter.a.b.smudge\0worktree\0filter.c.process\0";
         assert_eq!(own_filters(list), Some(vec!["a.b", "c"]));
         assert_eq!(own_filters(""), Some(vec![]));
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_is_told_by_its_commit_and_what_differs_from_it() {
+    async fn the_state_of_a_directory_is_its_commit_and_whether_files_differ() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("below");
         fs::create_dir(&below).unwrap();
-        assert_eq!(git_state(&below).await, None, "there is no repository");
+        assert_eq!(git_state(&below).await, None, "no repository");
         git(dir.path(), &["init", "--quiet"]);
-        assert_eq!(git_state(&below).await, None, "there is no commit");
+        assert_eq!(git_state(&below).await, None, "no commit");
         fs::write(below.join("file"), "one").unwrap();
         git(dir.path(), &["add", "."]);
         git(dir.path(), &["commit", "--quiet", "-m", "one"]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_that_a_repository_names_is_run() {
+    async fn no_command_of_a_repository_is_run() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         git(path, &["init", "--quiet"]);
@@ -206,7 +206,7 @@ mod tests {
             git(path, &["config", key, &script]);
         }
         git(path, &["config", "core.fsmonitor", &script]);
-        // The same bytes at another time, so that git has to look into the file.
+        // The same bytes with another time, so that git has to read the file.
         let file = fs::File::options().write(true).open(path.join("file")).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(git_state(path).await.unwrap().is_dirty, Some(false));

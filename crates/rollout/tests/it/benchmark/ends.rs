@@ -26,7 +26,7 @@ async fn the_answer_is_found_in_the_last_words() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_has_answered_with_nothing_and_is_not_asked_again() {
+async fn an_empty_response_is_an_empty_answer_and_is_not_retried() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
         "silent" => ModelReply::empty(),
         other => ModelReply::text(other),
@@ -94,7 +94,7 @@ async fn requests_that_fail_for_the_moment_are_sent_again_as_often_as_configured
 }
 
 #[tokio::test]
-async fn a_failing_question_keeps_no_other_from_being_asked() {
+async fn a_failing_question_does_not_stop_the_others() {
     let server = ModelServer::scripted(|request| match request.last_text().contains('2') {
         true => ModelReply::error(400, "not this one"),
         false => ModelReply::text("42"),
@@ -110,11 +110,11 @@ async fn a_question_that_is_too_long_for_the_model_has_failed() {
     let server = ModelServer::always(ModelReply::overlong());
     let bench = Bench::new(&server, &question());
     assert_eq!(bench.run().await.unwrap().failed_tasks, 1);
-    assert_eq!(bench.rows()[0]["error"], "the question is longer than the model reads");
+    assert_eq!(bench.rows()[0]["error"], "the question is longer than the context of the model");
 }
 
 #[tokio::test]
-async fn a_refused_key_ends_the_run() {
+async fn a_rejected_key_ends_the_run() {
     let server = ModelServer::always(ModelReply::unauthorized());
     let questions: Vec<_> = (1..9).map(|n| json!({"id": n, "question": n, "answer": "42"})).collect();
     let error = Bench::new(&server, &questions).run().await.unwrap_err();
@@ -161,7 +161,7 @@ async fn answers_whose_judge_failed_are_counted_with_and_without_files() {
 }
 
 #[tokio::test]
-async fn a_judge_whose_key_is_refused_ends_the_run_and_is_named() {
+async fn a_rejected_key_of_the_judge_ends_the_run_and_names_the_judge() {
     let server = ModelServer::always(ModelReply::text("42"));
     let judge = ModelServer::always(ModelReply::unauthorized());
     let bench = Bench::new(&server, &question()).with(|config| {
@@ -169,6 +169,6 @@ async fn a_judge_whose_key_is_refused_ends_the_run_and_is_named() {
         config.evaluator_base_url = Some(judge.url());
     });
     let error = bench.run().await.unwrap_err();
-    assert!(error.to_string().contains("the key of the model that judges"), "{error}");
+    assert!(error.to_string().contains("the API key of the judge"), "{error}");
     assert!(error.hint().unwrap().contains("evaluator_api_key"));
 }

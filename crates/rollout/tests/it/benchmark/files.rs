@@ -78,7 +78,7 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
             "execution_time_ms"
         ]
     );
-    let told: Vec<_> = rows
+    let rows_in_order: Vec<_> = rows
         .iter()
         .map(|row| {
             assert_eq!(row["trajectory"]["final_answer"], row["predicted_answer"]);
@@ -92,7 +92,7 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
         })
         .collect();
     assert_eq!(
-        told,
+        rows_in_order,
         [
             json!(["task_001", "4", true, "4", 1.0]),
             json!(["task_002", "7", true, "8", 0.0]),
@@ -185,7 +185,7 @@ async fn failures_and_questions_without_answers_are_left_out_of_the_mean_and_emp
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_saved_is_not() {
+async fn files_that_are_turned_off_are_not_written() {
     let server = ModelServer::arithmetic();
     let run = async |change: fn(&mut rollout::config::RolloutConfig)| {
         let bench = Bench::new(&server, &questions()).with(change);
@@ -225,7 +225,7 @@ async fn what_is_not_to_be_saved_is_not() {
 }
 
 #[tokio::test]
-async fn what_is_said_in_the_call_goes_before_the_configuration() {
+async fn options_of_the_call_override_the_configuration() {
     let server = ModelServer::arithmetic();
     let bench = Bench::new(&server, &questions());
     let other = bench.path("other.jsonl");
@@ -258,16 +258,16 @@ async fn what_is_said_in_the_call_goes_before_the_configuration() {
     let mut questions: Vec<_> = asked.iter().map(|body| body["messages"][1]["content"].clone()).collect();
     questions.sort_by_key(Value::to_string);
     assert_eq!(questions, [json!("What is 1+1?"), json!("What is 3+1?")]);
-    // Neither temperature nor a limit of tokens is sent unless somebody says so.
+    // Neither a temperature nor a token limit is sent by default.
     assert_eq!(keys(&asked[0]), ["model", "messages"]);
 
-    // The call scores unless it is told not to, whatever the file says.
+    // The call scores by default, whatever the file says.
     let unscored = rollout::benchmark::Eval::new(&path).evaluate(false);
     assert_eq!(rollout(unscored).await.unwrap().average_score, None);
 }
 
 #[tokio::test]
-async fn a_directory_with_a_job_in_it_is_refused_and_any_other_is_not() {
+async fn a_directory_with_a_job_is_rejected_and_any_other_is_used() {
     let server = ModelServer::arithmetic();
     let bench = Bench::new(&server, &questions());
     fs::create_dir(bench.path("out")).unwrap();
@@ -345,19 +345,19 @@ async fn the_evaluation_is_in_the_order_of_the_questions_however_they_ended() {
 }
 
 #[tokio::test]
-async fn without_parallel_one_question_is_asked_at_a_time_whatever_the_workers() {
+async fn without_parallel_one_question_runs_at_a_time_with_any_number_of_workers() {
     let server = ModelServer::arithmetic();
     let bench = Bench::new(&server, &questions()).with(|config| config.max_workers = 8.try_into().unwrap());
-    let (told, heard) = std::sync::mpsc::channel();
-    rollout(bench.eval().on_event(move |event| _ = told.send(event))).await.unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    rollout(bench.eval().on_event(move |event| _ = sender.send(event))).await.unwrap();
     assert_eq!(server.most_at_once(), 1);
-    let events: Vec<Event> = heard.iter().collect();
+    let events: Vec<Event> = receiver.iter().collect();
     assert!(matches!(&events[0], Event::JobStarted { concurrency: 1, total_trials: 3, .. }));
     assert!(matches!(events.last(), Some(Event::BenchmarkFinished { summary }) if summary.total_tasks == 3));
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_text_is_written_to() {
+async fn a_path_that_is_not_utf8_can_be_written_to() {
     let server = ModelServer::arithmetic();
     let bench = Bench::new(&server, &questions());
     let out = bench.path("").join(std::ffi::OsStr::from_bytes(b"o\xfft"));

@@ -19,7 +19,7 @@ fn item(question: &str, answer: Option<&str>) -> BenchmarkItem {
 }
 
 #[tokio::test]
-async fn a_runner_scores_what_has_a_right_answer() {
+async fn a_runner_scores_questions_with_a_correct_answer() {
     let server = ModelServer::arithmetic();
     let config = RolloutConfig { base_url: server.url(), ..RolloutConfig::default() };
     let runner = AgentRunner::new(config.clone(), "custom_runner").start().await.unwrap();
@@ -80,7 +80,7 @@ async fn a_quick_question_opens_sessions_for_the_kinds_of_its_tools() {
 }
 
 #[tokio::test]
-async fn a_quick_question_that_fails_says_why() {
+async fn a_failed_quick_question_reports_the_reason() {
     let server = ModelServer::always(ModelReply::error(400, "not today"));
     let options = QuickOptions { base_url: server.url(), ..QuickOptions::default() };
     let result = quick_rollout("Well?", options.clone()).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_quick_question_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_work_is_told_of_before_anything_is_asked() {
+async fn an_invalid_configuration_is_reported_before_the_first_question() {
     let error = quick_rollout("Well?", QuickOptions::default()).await.unwrap_err().to_string();
     assert!(error.contains("`base_url` is missing"), "{error}");
     let server = ModelServer::arithmetic();
@@ -104,7 +104,7 @@ async fn a_configuration_that_cannot_work_is_told_of_before_anything_is_asked() 
 }
 
 #[tokio::test]
-async fn a_runner_tries_again_what_broke_around_a_question() {
+async fn a_runner_retries_infrastructure_failures_of_a_question() {
     let calls = std::sync::atomic::AtomicUsize::new(0);
     let (_, sandbox_server_url) =
         Tools::start(move |_, _| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the tool server hears, and what models are told of its answers.
+//! Requests to the tool server, and its answers to models.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn bench(server: &ModelServer, url: &str, questions: &[Value]) -> Bench {
     })
 }
 
-/// What the model was told by tools, in the order of the messages of its last request.
-fn told(server: &ModelServer) -> Vec<String> {
+/// The messages of tools in the model's last request, in order.
+fn tool_messages(server: &ModelServer) -> Vec<String> {
     let last = server.requests().pop().unwrap();
     let tools = last.messages().iter().filter(|message| message["role"] == "tool");
     tools.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
@@ -43,7 +43,7 @@ async fn every_call_of_a_turn_is_done_in_order_and_put_on_record() {
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
     assert!(server.refusals().is_empty(), "every call was answered: {:?}", server.refusals());
-    assert_eq!(told(&server), ["web:search: \"巴黎\"", "doc:read: \"b\""]);
+    assert_eq!(tool_messages(&server), ["web:search: \"巴黎\"", "doc:read: \"b\""]);
     let shown = server.requests()[0].body["tools"].clone();
     let names: Vec<_> =
         shown.as_array().unwrap().iter().map(|tool| tool["function"]["name"].clone()).collect();
@@ -93,7 +93,7 @@ async fn parameters_of_the_question_go_over_those_of_the_model() {
 }
 
 #[tokio::test]
-async fn failures_of_tools_are_told_to_the_model_which_goes_on() {
+async fn failures_of_tools_are_reported_to_the_model_which_continues() {
     let (tools, url) = Tools::start(|tool, _| match tool {
         "doc:read" => json!({"code": 5006, "message": "it took longer than 1 s", "data": null}),
         _ => json!({"code": 0, "message": "success", "data": "x".repeat(5000)}),
@@ -105,10 +105,10 @@ async fn failures_of_tools_are_told_to_the_model_which_goes_on() {
     let server = ModelServer::turns([calls, ModelReply::text("42")]);
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().successful_tasks, 1);
-    let told = told(&server);
-    assert_eq!(told[0], "it took longer than 1 s");
-    assert_eq!(told[1], format!("{}\n... (truncated, total 5000 chars)", "x".repeat(4000)));
-    assert_eq!(told[2], "no tool is called 'no-such-tool'; there are: web-search, doc-read");
+    let messages = tool_messages(&server);
+    assert_eq!(messages[0], "it took longer than 1 s");
+    assert_eq!(messages[1], format!("{}\n... (truncated, total 5000 chars)", "x".repeat(4000)));
+    assert_eq!(messages[2], "unknown tool 'no-such-tool'; known tools: web-search, doc-read");
     assert_eq!(tools.calls(), [json!(["doc:read", {"query": 1}]), json!(["web:search", {}])]);
     let recorded = bench.rows()[0]["trajectory"]["tool_calls"].clone();
     assert_eq!(recorded[0]["success"], false);
@@ -144,7 +144,7 @@ async fn each_question_has_sessions_of_its_own_which_are_closed_however_it_ends(
 }
 
 #[tokio::test]
-async fn a_session_that_is_refused_fails_its_question() {
+async fn a_rejected_session_fails_its_question() {
     let (tools, url) =
         Tools::start(|_, _| json!({"code": 4007, "message": "there is nothing at /data", "data": null}))
             .await;
@@ -153,13 +153,13 @@ async fn a_session_that_is_refused_fails_its_question() {
         bench(&server, &url, &question()).with(|config| config.resource_types = vec!["doc".to_owned()]);
     assert_eq!(bench.run().await.unwrap().failed_tasks, 1);
     let error = bench.rows()[0]["error"].clone();
-    assert_eq!(error, "no session for `doc` could be opened: there is nothing at /data");
+    assert_eq!(error, "cannot open a session for `doc`: there is nothing at /data");
     assert_eq!(tools.paths().last().unwrap(), "worker/disconnect");
     assert_eq!(server.served(), 0);
 }
 
 #[tokio::test]
-async fn without_tools_the_tool_server_is_never_asked() {
+async fn without_tools_the_tool_server_gets_no_requests() {
     let server = ModelServer::always(ModelReply::text("42"));
     let bench = Bench::new(&server, &question())
         .with(|config| config.sandbox_server_url = "http://127.0.0.1:9".to_owned());
@@ -168,7 +168,7 @@ async fn without_tools_the_tool_server_is_never_asked() {
 }
 
 #[tokio::test]
-async fn a_tool_that_the_server_does_not_have_is_told_before_anything_is_asked() {
+async fn an_unknown_tool_is_reported_before_the_first_question() {
     let (_, url) = Tools::willing().await;
     let server = ModelServer::always(ModelReply::text("42"));
     let bench =
@@ -180,7 +180,7 @@ async fn a_tool_that_the_server_does_not_have_is_told_before_anything_is_asked()
 }
 
 #[tokio::test]
-async fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
+async fn an_unreachable_tool_server_is_reported_with_the_command_that_starts_it() {
     let server = ModelServer::always(ModelReply::text("42"));
     let error = bench(&server, "http://127.0.0.1:9", &question()).run().await.unwrap_err();
     assert!(
@@ -191,7 +191,7 @@ async fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
 }
 
 #[tokio::test]
-async fn what_answers_and_is_no_tool_server_is_told() {
+async fn a_server_that_is_not_a_tool_server_is_reported() {
     let server = ModelServer::always(ModelReply::text("42"));
     let error = bench(&server, &server.root(), &question()).run().await.unwrap_err();
     assert!(
@@ -202,7 +202,7 @@ async fn what_answers_and_is_no_tool_server_is_told() {
 }
 
 #[tokio::test]
-async fn a_tool_server_that_breaks_fails_the_question_after_a_second_try_and_is_not_taken_for_an_answer() {
+async fn a_broken_tool_server_fails_the_question_after_a_retry_and_is_not_an_answer() {
     let (tools, url) = Tools::start(|_, _| json!("no envelope")).await;
     let server =
         ModelServer::turns([ModelReply::tool_call("web-search", &json!({})), ModelReply::text("42")]);
@@ -212,15 +212,12 @@ async fn a_tool_server_that_breaks_fails_the_question_after_a_second_try_and_is_
     assert_eq!(tools.calls().len(), 2);
     let row = &bench.rows()[0];
     assert_eq!((&row["predicted_answer"], &row["score"]), (&json!(""), &Value::Null));
-    assert!(
-        row["error"].as_str().unwrap().starts_with("the tool `web:search` could not be called"),
-        "{row:#}"
-    );
+    assert!(row["error"].as_str().unwrap().starts_with("cannot call the tool `web:search`"), "{row:#}");
     assert_eq!(bench.json("out/result.json")["results"][0]["error"], "environment_start_failed");
 }
 
 #[tokio::test]
-async fn a_program_that_starts_no_tool_server_is_told_with_its_last_words() {
+async fn a_program_that_starts_no_tool_server_is_reported_with_its_last_output() {
     let server = ModelServer::always(ModelReply::text("42"));
     let bench =
         bench(&server, "http://127.0.0.1:9", &question()).with(|config| config.sandbox_auto_start = true);
@@ -250,7 +247,7 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
-    assert_eq!(told(&server), ["1280x720", "words"]);
+    assert_eq!(tool_messages(&server), ["1280x720", "words"]);
     let shown = server.requests()[1].messages().last().unwrap().clone();
     assert_eq!(shown["role"], "user");
     assert_eq!(shown["content"][1]["image_url"]["url"], "data:image/png;base64,iVBORw0=");
@@ -259,7 +256,7 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
 }
 
 #[tokio::test]
-async fn kinds_of_tools_that_the_server_does_not_have_are_told_before_anything_is_asked() {
+async fn unknown_kinds_of_tools_are_reported_before_the_first_question() {
     let (_, url) = Tools::willing().await;
     let server = ModelServer::always(ModelReply::text("42"));
     let bench = bench(&server, &url, &question())
@@ -270,13 +267,13 @@ async fn kinds_of_tools_that_the_server_does_not_have_are_told_before_anything_i
         "{error}"
     );
     let said = error.to_string();
-    assert!(said.contains("which has doc, web; it says: no resource is called 'coffee'"), "{said}");
+    assert!(said.contains("has doc, web; its message: no resource is called 'coffee'"), "{said}");
     assert_eq!(server.served(), 0);
     assert!(!bench.path("out").exists());
 }
 
 #[tokio::test]
-async fn tools_that_are_not_ready_are_told_of() {
+async fn tools_that_are_not_ready_are_reported() {
     let (_, url) = Tools::start(|tool, params| match tool {
         "warmup" if params == "doc" => json!({"not ready": "pdf reader is missing"}),
         _ => json!({"code": 0}),
@@ -285,16 +282,16 @@ async fn tools_that_are_not_ready_are_told_of() {
     let server = ModelServer::always(ModelReply::text("42"));
     let bench = bench(&server, &url, &question())
         .with(|config| config.resource_types = vec!["web".to_owned(), "doc".to_owned()]);
-    let (told, heard) = std::sync::mpsc::channel();
-    rollout(bench.eval().on_event(move |event| _ = told.send(event))).await.unwrap();
-    let warnings: Vec<_> = heard
+    let (sender, receiver) = std::sync::mpsc::channel();
+    rollout(bench.eval().on_event(move |event| _ = sender.send(event))).await.unwrap();
+    let warnings: Vec<_> = receiver
         .iter()
         .filter_map(|event| match event {
             Event::Warning { message } => Some(message),
             _ => None,
         })
         .collect();
-    assert_eq!(warnings, ["the tool server is not ready for `doc`: pdf reader is missing"]);
+    assert_eq!(warnings, ["the tool server failed to prepare `doc`: pdf reader is missing"]);
 }
 
 #[tokio::test]
@@ -344,12 +341,12 @@ async fn of_a_flood_of_calls_only_so_many_are_done_and_all_are_answered() {
     let server = ModelServer::turns([flood, ModelReply::text("42")]);
     bench(&server, &url, &question()).run().await.unwrap();
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
-    assert_eq!((tools.calls().len(), told(&server).len()), (128, 200));
-    assert_eq!(told(&server)[128], "not done: a turn has at most 128 calls");
+    assert_eq!((tools.calls().len(), tool_messages(&server).len()), (128, 200));
+    assert_eq!(tool_messages(&server)[128], "not executed: a turn has at most 128 calls");
 }
 
 #[tokio::test]
-async fn the_password_in_the_address_of_a_tool_server_is_not_told() {
+async fn the_password_in_the_url_of_a_tool_server_is_not_shown() {
     const PASSWORD: &str = "hunter22hunter";
     let server = ModelServer::always(ModelReply::text("42"));
     for address in ["127.0.0.1:9", "127.0.0.1:9/", "LOCALHOST:9", "0.0.0.0:80"] {

@@ -17,7 +17,7 @@ fn words(server: &ModelServer, error: &Error) -> String {
 }
 
 #[tokio::test]
-async fn a_refused_key_ends_the_run_with_the_servers_words_and_without_the_key() {
+async fn a_rejected_key_ends_the_run_with_the_servers_message_and_without_the_key() {
     let echoed =
         |status| ModelReply::error(status, "Incorrect API key provided: sk-12345678. See example.com/keys.");
     let server = ModelServer::sequence([echoed(401), echoed(403), ModelReply::error(401, "no key")]);
@@ -25,11 +25,11 @@ async fn a_refused_key_ends_the_run_with_the_servers_words_and_without_the_key()
     let refused = ask(&keyed).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Unauthorized);
     assert_eq!(refused.chain(), "Unauthorized -> AuthenticationError");
-    insta::assert_snapshot!(words(&server, &refused), @"http://server/v1/chat/completions refuses the API key for model `m`; check that `api_key` is the right one and may use the model: 401 Unauthorized: Incorrect API key provided: [redacted]. See example.com/keys.");
+    insta::assert_snapshot!(words(&server, &refused), @"http://server/v1/chat/completions rejected the API key for model `m`; check that `api_key` is correct and has access to the model: 401 Unauthorized: Incorrect API key provided: [redacted]. See example.com/keys.");
     let forbidden = ask(&keyed).await.unwrap_err();
     assert_eq!(forbidden.chain(), "Unauthorized -> PermissionDeniedError");
     let keyless = ask(&model(&server)).await.unwrap_err();
-    insta::assert_snapshot!(words(&server, &keyless), @"http://server/v1/chat/completions wants an API key and none is set; set `api_key`: 401 Unauthorized: no key");
+    insta::assert_snapshot!(words(&server, &keyless), @"http://server/v1/chat/completions requires an API key; set `api_key`: 401 Unauthorized: no key");
     // None of them was tried again.
     assert_eq!(server.served(), 3);
 }
@@ -48,10 +48,10 @@ async fn no_key_no_header_and_no_password_is_ever_shown() {
     }
     let model = rollout::model::Model { client, ..model_with(&ModelServer::echo(), |_| {}) };
     let server = ModelServer::always(ModelReply::error(400, "tok-12345678 is wrong"));
-    let told = model_with(&server, |config| {
+    let with_header = model_with(&server, |config| {
         config.headers.insert("x-token".to_owned(), "tok-12345678".into());
     });
-    assert!(!format!("{:?}", ask(&told).await.unwrap_err()).contains("12345678"));
+    assert!(!format!("{:?}", ask(&with_header).await.unwrap_err()).contains("12345678"));
     assert!(!format!("{model:?}").contains("12345678"));
 }
 
@@ -87,7 +87,7 @@ async fn a_prompt_that_is_too_long_is_recognised_in_the_words_of_every_server() 
     assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::OverlongPrompt);
     let server = ModelServer::always(ModelReply::overlong());
     let error = ask(&model(&server)).await.unwrap_err();
-    insta::assert_snapshot!(words(&server, &error), @"the conversation is longer than model `m` at http://server/v1/chat/completions reads: 400 Bad Request: This model's maximum context length is 8192 tokens, however you requested 9000 tokens");
+    insta::assert_snapshot!(words(&server, &error), @"the conversation is longer than the context of model `m` at http://server/v1/chat/completions: 400 Bad Request: This model's maximum context length is 8192 tokens, however you requested 9000 tokens");
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn the_words_of_a_long_prompt_count_only_in_a_refusal_of_the_request() {
 }
 
 #[tokio::test]
-async fn refusals_that_stay_are_told_at_once() {
+async fn permanent_errors_are_reported_without_retries() {
     let refusals = [
         (400, "ModelError -> BadRequestError"),
         (402, "ModelError -> StatusError"),
@@ -129,13 +129,13 @@ async fn refusals_that_pass_are_tried_again() {
 }
 
 #[tokio::test]
-async fn an_error_says_where_how_often_and_what_the_server_said() {
+async fn an_error_has_the_url_the_number_of_tries_and_the_servers_message() {
     let refusal = |status, body| ModelReply::error(status, body).header("retry-after-ms", "1");
     let server = ModelServer::always(refusal(429, "Rate limit reached for m"));
     let error = ask(&model_with(&server, |config| config.max_retries = 2)).await.unwrap_err();
     assert_eq!(error.chain(), "ModelError -> RateLimitError");
     assert_eq!(server.served(), 3);
-    insta::assert_snapshot!(words(&server, &error), @"model `m` at http://server/v1/chat/completions gave no response in 3 tries: 429 Too Many Requests: Rate limit reached for m");
+    insta::assert_snapshot!(words(&server, &error), @"no response from model `m` at http://server/v1/chat/completions in 3 tries: 429 Too Many Requests: Rate limit reached for m");
     let server = ModelServer::sequence([
         ModelReply::error(404, "The model `m` does not exist"),
         ModelReply::raw(400, "x".repeat(5000)),
@@ -144,22 +144,22 @@ async fn an_error_says_where_how_often_and_what_the_server_said() {
         ModelReply::raw(307, "").header("location", "http://127.0.0.1:1/elsewhere"),
     ]);
     let model = model(&server);
-    insta::assert_snapshot!(words(&server, &ask(&model).await.unwrap_err()), @"model `m` at http://server/v1/chat/completions gave no response: 404 Not Found: The model `m` does not exist; check the model's name and `base_url`, which usually ends in /v1");
+    insta::assert_snapshot!(words(&server, &ask(&model).await.unwrap_err()), @"no response from model `m` at http://server/v1/chat/completions: 404 Not Found: The model `m` does not exist; check the model's name and `base_url`, which usually ends in /v1");
     let long = ask(&model).await.unwrap_err().to_string();
     assert!(long.len() < 800 && long.ends_with("x…"), "{long}");
     for said in [
         "418 I'm a teapot",
         "422 Unprocessable Entity: no such field",
-        "307 Temporary Redirect; redirects are not followed, so `base_url` has to be where the server really is",
+        "307 Temporary Redirect; redirects are not followed, so set `base_url` to the final URL of the server",
     ] {
-        let told = words(&server, &ask(&model).await.unwrap_err());
-        let place = "model `m` at http://server/v1/chat/completions gave no response";
-        assert_eq!(told, format!("{place}: {said}"));
+        let message = words(&server, &ask(&model).await.unwrap_err());
+        let place = "no response from model `m` at http://server/v1/chat/completions";
+        assert_eq!(message, format!("{place}: {said}"));
     }
 }
 
 #[tokio::test]
-async fn an_error_that_comes_as_a_success_is_an_error() {
+async fn an_error_with_a_success_status_is_an_error() {
     let body = json!({"error": {"code": 429, "message": "slow down"}}).to_string();
     let server = ModelServer::always(ModelReply::raw(200, body));
     let error = ask(&model_with(&server, |config| config.max_retries = 0)).await.unwrap_err();
@@ -186,7 +186,7 @@ async fn a_connection_that_breaks_is_made_anew() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_told_so() {
+async fn an_unreachable_server_is_reported() {
     let address = ModelServer::echo().url();
     let client = Client::new(ClientConfig { max_retries: 0, ..ClientConfig::new(&address) }).unwrap();
     let model = rollout::model::Model { client, ..model_with(&ModelServer::echo(), |_| {}) };
@@ -194,14 +194,14 @@ async fn nobody_at_the_address_is_told_so() {
     assert!(error.chain().starts_with("ModelError -> ConnectionError"), "{}", error.chain());
     let text = error.to_string();
     assert!(
-        text.starts_with(&format!("model `m` at {address}/chat/completions gave no response: ")),
+        text.starts_with(&format!("no response from model `m` at {address}/chat/completions: ")),
         "{text}"
     );
     assert!(text.contains("onnection refused"), "{text}");
 }
 
 #[tokio::test]
-async fn a_server_that_takes_too_long_is_given_up() {
+async fn a_slow_server_times_out() {
     let hold = Hold::new();
     let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model_with(&server, |config| {
@@ -220,7 +220,7 @@ fn a_request_has_an_hour_a_connection_five_seconds_and_both_ten_tries_more() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused_with_an_example() {
+fn invalid_settings_are_rejected_with_an_example() {
     let refused = |change: fn(&mut ClientConfig)| {
         let mut config = ClientConfig::new("http://h/v1");
         change(&mut config);
@@ -232,10 +232,7 @@ fn settings_that_cannot_work_are_refused_with_an_example() {
     let header = refused(|config| {
         config.headers.insert("a b".to_owned(), "c".into());
     });
-    assert_eq!(
-        header.to_string(),
-        "the header `a b` cannot be sent: names and values are printable ASCII text"
-    );
+    assert_eq!(header.to_string(), "invalid header `a b`: names and values must be printable ASCII text");
 }
 
 #[tokio::test]
@@ -243,5 +240,5 @@ async fn an_answer_without_end_is_not_read_to_its_end() {
     let server = ModelServer::always(ModelReply::raw(200, vec![b' '; (64 << 20) + 1]));
     let error = ask(&model(&server)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::InvalidModelResponse);
-    assert!(error.message.ends_with("answered with more than 64 MiB"), "{error}");
+    assert!(error.message.ends_with("is larger than 64 MiB"), "{error}");
 }

@@ -23,7 +23,7 @@ async fn a_conversation_stays_with_its_replica_and_the_next_goes_to_another() {
 }
 
 #[tokio::test]
-async fn clones_share_a_limit_and_who_gives_up_frees_the_way() {
+async fn clones_share_a_limit_and_a_cancelled_request_frees_its_turn() {
     let server = ModelServer::echo();
     let limit = RateLimit { requests_per_minute: NonZeroU32::new(1), tokens_per_minute: None };
     let model = model_with(&server, |config| config.rate_limit = limit);
@@ -37,7 +37,7 @@ async fn clones_share_a_limit_and_who_gives_up_frees_the_way() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_and_requests_go_out_at_once() {
+async fn connections_are_reused_and_requests_are_sent_immediately() {
     let hold = Hold::new();
     let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model(&server);
@@ -63,7 +63,7 @@ async fn connections_are_kept_and_requests_go_out_at_once() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_no_longer_wanted_is_hung_up() {
+async fn a_cancelled_request_closes_its_connection() {
     let hold = Hold::new();
     let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model(&server);

@@ -30,7 +30,7 @@ fn pretty(value: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_out_in_the_form_of_chat_completions() {
+async fn a_conversation_is_sent_in_the_format_of_chat_completions() {
     let server = ModelServer::echo();
     let strict = ToolDef { strict: Some(true), ..add() };
     let model = sampled(&server, json!({"temperature": 0.5, "seed": 7}));
@@ -129,7 +129,7 @@ async fn a_conversation_goes_out_in_the_form_of_chat_completions() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_out_in_the_form_of_anthropics_messages() {
+async fn a_conversation_is_sent_in_the_format_of_anthropics_messages() {
     let server = ModelServer::echo();
     let mut model = model_with(&server, messages_dialect);
     model.sampling = sampling(json!({"temperature": 0.5, "stop": "END", "tool_choice": "required"}));
@@ -326,7 +326,7 @@ async fn sampling_arguments_and_extra_fields_are_at_the_top_of_the_body_and_neve
 }
 
 #[tokio::test]
-async fn streams_and_tokens_are_asked_for_only_if_wanted() {
+async fn streams_and_tokens_are_requested_only_if_configured() {
     let server = ModelServer::echo();
     ask(&model(&server)).await.unwrap();
     let plain = last(&server).body.clone();
@@ -381,7 +381,7 @@ async fn both_names_of_the_limit_are_one_field() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_refused_under_both_names_is_told() {
+async fn a_token_limit_rejected_under_both_names_is_reported() {
     let server = ModelServer::scripted(|_| {
         ModelReply::error(400, "max_tokens and max_completion_tokens are at most 5 here")
     });
@@ -418,10 +418,10 @@ async fn instructions_of_the_conversation_come_before_those_of_the_settings() {
 }
 
 #[tokio::test]
-async fn anthropic_is_told_in_its_own_words_which_tools_to_call() {
+async fn the_tool_choice_is_converted_for_anthropic() {
     let server = ModelServer::echo();
     let mut model = model_with(&server, messages_dialect);
-    for (choice, told) in [
+    for (choice, sent) in [
         (json!("auto"), json!({"type": "auto"})),
         (json!("none"), json!({"type": "none"})),
         (json!("required"), json!({"type": "any"})),
@@ -430,13 +430,13 @@ async fn anthropic_is_told_in_its_own_words_which_tools_to_call() {
     ] {
         model.sampling = sampling(json!({"tool_choice": choice, "stop": ["a", "b"]}));
         converse_with(&model, &[Message::user("hi")], &[add()]).await.unwrap();
-        assert_eq!(last(&server).body["tool_choice"], told);
+        assert_eq!(last(&server).body["tool_choice"], sent);
         assert_eq!(last(&server).body["stop_sequences"], json!(["a", "b"]));
     }
 }
 
 #[tokio::test]
-async fn arguments_that_are_no_object_are_sent_to_anthropic_in_one() {
+async fn arguments_that_are_not_an_object_are_wrapped_for_anthropic() {
     let server = ModelServer::echo();
     let model = model_with(&server, messages_dialect);
     for (arguments, input) in [
@@ -455,7 +455,7 @@ async fn arguments_that_are_no_object_are_sent_to_anthropic_in_one() {
 }
 
 #[tokio::test]
-async fn what_is_not_of_the_dialect_is_still_sent_where_it_belongs() {
+async fn fields_unknown_to_the_api_are_still_sent() {
     let server = ModelServer::echo();
     let mut thought = Message::assistant("4");
     thought.thinking_blocks = Some(json!([{"type": "thinking", "thinking": "t", "signature": "s"}]));
@@ -469,7 +469,7 @@ async fn what_is_not_of_the_dialect_is_still_sent_where_it_belongs() {
 }
 
 #[tokio::test]
-async fn what_a_server_adds_to_a_tool_call_goes_back_to_it() {
+async fn additional_fields_of_a_tool_call_are_sent_back() {
     let server = ModelServer::echo();
     let mut calling = Message::assistant("");
     let mut call = ToolCall::new("c1", "add", "{}");
@@ -483,7 +483,7 @@ async fn what_a_server_adds_to_a_tool_call_goes_back_to_it() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_names_a_limit_which_nobody_set_is_told_at_once() {
+async fn an_error_about_a_limit_that_was_not_set_is_reported_without_retries() {
     let server = ModelServer::always(ModelReply::error(400, "max_completion_tokens is needed"));
     ask(&model(&server)).await.unwrap_err();
     assert_eq!(server.served(), 1);

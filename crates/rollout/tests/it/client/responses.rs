@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::support::{add, ask, converse, converse_with, last, messages_dialect, model, model_with, sampled};
 
 #[tokio::test]
-async fn a_response_says_who_answered_what_and_why_it_ended() {
+async fn a_response_has_its_model_its_message_and_its_finish_reason() {
     let server = ModelServer::always(ModelReply::text("4").field("system_fingerprint", json!("fp")));
     let response = ask(&model(&server)).await.unwrap();
     assert_eq!(response.message, Message::assistant("4"));
@@ -151,7 +151,7 @@ async fn blocks_of_anthropics_own_tools_stay_parts_and_go_back() {
 }
 
 #[tokio::test]
-async fn a_model_that_says_nothing_is_an_error_of_its_own() {
+async fn an_empty_response_has_its_own_error() {
     let replies = [
         (ModelReply::empty(), true),
         (ModelReply::text(""), true),
@@ -180,8 +180,8 @@ async fn a_model_that_says_nothing_is_an_error_of_its_own() {
 }
 
 #[tokio::test]
-async fn anything_but_one_choice_makes_no_sense() {
-    for (choices, words) in [(0, "no choice"), (2, "2 choices")] {
+async fn a_response_must_have_exactly_one_choice() {
+    for (choices, words) in [(0, "found none"), (2, "found 2 choices")] {
         for stream in [false, true] {
             let server = ModelServer::always(ModelReply::text("4").choices(choices));
             let error = ask(&model_with(&server, |config| config.stream = stream)).await.unwrap_err();
@@ -192,7 +192,7 @@ async fn anything_but_one_choice_makes_no_sense() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_makes_no_sense_and_is_shown() {
+async fn a_response_that_is_not_json_is_malformed_and_is_shown() {
     let server = ModelServer::sequence([
         ModelReply::raw(200, "<html>a proxy's\n page</html>").content_type("text/html"),
         ModelReply::raw(200, "[1]"),
@@ -201,10 +201,7 @@ async fn what_is_no_json_makes_no_sense_and_is_shown() {
     let model = model(&server);
     let html = ask(&model).await.unwrap_err();
     assert_eq!(html.kind, ErrorKind::InvalidModelResponse);
-    assert!(
-        html.message.ends_with("answered with something that is no response: <html>a proxy's page</html>"),
-        "{html}"
-    );
+    assert!(html.message.ends_with(": <html>a proxy's page</html>"), "{html}");
     for _ in 0..2 {
         assert_eq!(ask(&model).await.unwrap_err().kind, ErrorKind::InvalidModelResponse);
     }
@@ -216,8 +213,8 @@ fn usage(counts: [u64; 5], cost: Option<f64>) -> TokenUsage {
 }
 
 #[tokio::test]
-async fn usage_is_the_same_whoever_counts() {
-    let told = [
+async fn usage_is_normalised_across_servers() {
+    let reported = [
         (json!({"prompt_tokens": 10, "completion_tokens": 5}), usage([10, 0, 0, 5, 0], None)),
         (
             json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15,
@@ -251,10 +248,10 @@ async fn usage_is_the_same_whoever_counts() {
             usage([0, 3, 0, 5, 0], None),
         ),
     ];
-    let replies = told.iter().map(|(wire, _)| ModelReply::text("4").raw_usage(wire.clone()));
+    let replies = reported.iter().map(|(wire, _)| ModelReply::text("4").raw_usage(wire.clone()));
     let server = ModelServer::sequence(replies.chain([ModelReply::text("4").no_usage()]).collect::<Vec<_>>());
     let model = model(&server);
-    for (wire, expected) in told {
+    for (wire, expected) in reported {
         assert_eq!(ask(&model).await.unwrap().usage, Some(expected), "{wire}");
     }
     assert_eq!(ask(&model).await.unwrap().usage, None);
@@ -270,24 +267,24 @@ async fn anthropics_counts_are_disjoint_already() {
             config.stream = stream;
             messages_dialect(config);
         });
-        let told = ask(&model).await.unwrap().usage.unwrap();
-        assert_eq!(told, usage([3, 4, 3, 5, 0], None));
-        assert_eq!((told.input_tokens(), told.total_tokens()), (10, 15));
+        let reported = ask(&model).await.unwrap().usage.unwrap();
+        assert_eq!(reported, usage([3, 4, 3, 5, 0], None));
+        assert_eq!((reported.input_tokens(), reported.total_tokens()), (10, 15));
     }
 }
 
 #[tokio::test]
-async fn a_cost_comes_from_the_server_or_else_from_the_table_or_else_is_unknown() {
+async fn a_cost_is_that_of_the_server_or_of_the_price_table_or_unknown() {
     let counts = TokenCounts { prompt: 10, completion: 5, ..TokenCounts::default() };
     let server = ModelServer::scripted(move |request| {
-        let cost = (request.model() == "told").then_some(0.5);
+        let cost = (request.model() == "reported").then_some(0.5);
         ModelReply::text("4").usage(TokenCounts { cost, ..counts })
     });
     let mut model = model_with(&server, |config| {
         config.prices =
             Prices::parse("m: {input: 100000, output: 200000}\ntold: {input: 1, output: 1}").unwrap();
     });
-    for (name, cost) in [("m", Some(2.0)), ("told", Some(0.5)), ("unknown", None)] {
+    for (name, cost) in [("m", Some(2.0)), ("reported", Some(0.5)), ("unknown", None)] {
         model.name = name.to_owned();
         assert_eq!(ask(&model).await.unwrap().usage.unwrap().cost, cost, "{name}");
     }
@@ -318,7 +315,7 @@ async fn tokens_are_found_under_every_name_whole_and_streamed() {
 }
 
 #[tokio::test]
-async fn probabilities_without_tokens_are_kept_beside_the_response() {
+async fn probabilities_without_tokens_are_kept_with_the_response() {
     let server = ModelServer::always(ModelReply::text("a").tokens(&[1], &[(4, -0.5)]));
     let response = ask(&sampled(&server, json!({"logprobs": true}))).await.unwrap();
     assert_eq!(response.tokens, None);

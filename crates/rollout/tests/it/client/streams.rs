@@ -63,7 +63,7 @@ async fn a_streamed_response_is_the_same_as_a_whole_one() {
 }
 
 #[tokio::test]
-async fn a_server_may_stream_or_not_whatever_it_was_asked_for() {
+async fn a_server_may_ignore_whether_streaming_is_requested() {
     let whole =
         json!({"choices": [{"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}]});
     let server = ModelServer::sequence([
@@ -87,7 +87,7 @@ fn events(events: &[&str]) -> ModelServer {
 }
 
 #[tokio::test]
-async fn calls_are_told_apart_by_index_or_by_id() {
+async fn calls_are_distinguished_by_index_or_by_id() {
     let cases: [&[&str]; 4] = [
         &[
             r#"{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}"#,
@@ -139,7 +139,7 @@ async fn a_stream_without_its_last_word_counts_if_the_model_was_done() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_is_asked_for_again_as_a_whole() {
+async fn an_incomplete_stream_is_retried_from_the_start() {
     for messages in [false, true] {
         for cut in [Cut::BeforeHeaders, Cut::AfterHeaders, Cut::Midway] {
             let server = ModelServer::sequence([

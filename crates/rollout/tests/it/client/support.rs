@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout::model::{
     Error, Message, Model, Response, ToolDef,
-    client::{Client, ClientConfig, Dialect},
+    client::{Client, ClientConfig, ClientDialect},
 };
 use rollout_testkit::{ModelRequest, ModelServer};
 use serde_json::{Value, json};
@@ -68,5 +68,5 @@ pub(crate) fn last(server: &ModelServer) -> Arc<ModelRequest> {
 
 /// Settings of a client that speaks Anthropic's dialect.
 pub(crate) fn messages_dialect(config: &mut ClientConfig) {
-    config.dialect = Dialect::Messages;
+    config.dialect = ClientDialect::Messages;
 }

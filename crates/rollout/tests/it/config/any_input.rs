@@ -81,7 +81,7 @@ fn any_value() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn any_job_is_read_or_refused_with_places(value in any_value()) {
+    fn any_job_is_read_or_rejected_with_positions(value in any_value()) {
         let text = value.to_string();
         let vars = |name: &str| (name == "SET").then(|| "value".to_owned());
         if let Err(problems) = load_job_text(Path::new("job.yaml"), &text, &[], &vars) {
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn any_benchmark_is_read_or_refused_with_places(value in any_value()) {
+    fn any_benchmark_is_read_or_rejected_with_positions(value in any_value()) {
         let text = value.to_string();
         let vars = |name: &str| (name == "SET").then(|| "value".to_owned());
         match load_benchmark_text(Path::new("config.json"), &text, &[], &vars) {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[-a-z:{}\\[\\]'\"#&*!|>%@`?, \n\t\ré=\\.0-9]{0,60}") {
+    fn any_text_is_read_or_rejected(text in "[-a-z:{}\\[\\]'\"#&*!|>%@`?, \n\t\ré=\\.0-9]{0,60}") {
         let job = load_job_text(Path::new("job.yaml"), &text, &[], &|_| None);
         let _ = job.map_err(|problems| problems.render(false));
         let benchmark = load_benchmark_text(Path::new("config.yaml"), &text, &[], &|_| None);
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn any_override_is_applied_or_refused(key in "[a-z0-9.]{1,20}", value in "\\PC{0,20}") {
+    fn any_override_is_applied_or_rejected(key in "[a-z0-9.]{1,20}", value in "\\PC{0,20}") {
         let text = "agents: [{name: nop}]\ndatasets: [{path: src}]\n";
         let over = Override { key, value };
         let job = load_job_text(Path::new("job.yaml"), text, &[over], &|_| None);

@@ -133,7 +133,7 @@ fn every_setting_is_read_from_json_and_from_yaml() {
 }
 
 #[test]
-fn key_and_address_come_from_the_environment_if_they_are_not_given() {
+fn a_missing_key_and_url_come_from_the_environment() {
     let vars = |name: &str| match name {
         "OPENAI_API_KEY" => Some("sk-from-outside".to_owned()),
         "OPENAI_BASE_URL" => Some("https://outside.example.org".to_owned()),
@@ -152,7 +152,7 @@ fn key_and_address_come_from_the_environment_if_they_are_not_given() {
 }
 
 #[test]
-fn no_secret_is_in_the_record_or_in_what_is_shown() {
+fn no_secret_is_in_the_record_or_in_messages() {
     let config = json!({
         "base_url": "https://me:hunter22-url@example.org/v1", "api_key": "sk-literal-0001",
         "evaluator_api_key": "${MY_API_KEY}", "sandbox_token": "tok-literal-0002",
@@ -266,14 +266,14 @@ fn a_prompt_file_that_is_not_there_is_a_warning() {
     assert_eq!((loaded.config.system_prompt.as_str(), loaded.config.system_prompt_file), ("own", None));
     assert_eq!(
         loaded.warnings[0].message,
-        "`system_prompt_file`: there is no such file, so `system_prompt` is used"
+        "`system_prompt_file`: the file does not exist, so `system_prompt` is used"
     );
     let problem = problems(r#""system_prompt_file": "src""#);
     assert!(problem.contains("this is a directory, not a file"), "{problem}");
 }
 
 #[test]
-fn a_run_may_say_otherwise() {
+fn a_run_can_override_settings() {
     let text = json!({"base_url": "http://localhost", "number_of_tasks": 9, "parallel": true}).to_string();
     let overrides = RolloutOverrides {
         data_path: Some("Cargo.toml".into()),
@@ -313,7 +313,7 @@ fn trajectories_alone_are_saved_and_nothing_is_scored() {
 }
 
 #[test]
-fn the_judge_is_the_model_where_nothing_else_is_said_of_it() {
+fn the_judge_defaults_to_the_model() {
     let mut config = load(&json!({
         "base_url": "https://example.org", "api_key": "sk-very-secret", "model_name": "m", "max_retries": 7,
         "evaluator_temperature": 0.5, "evaluator_extra_params": {"max_tokens": 9},
@@ -365,7 +365,7 @@ fn a_benchmark_is_named_by_itself_or_by_its_questions() {
 }
 
 #[test]
-fn a_configuration_made_in_code_keeps_the_same_rules() {
+fn a_configuration_created_in_code_follows_the_same_rules() {
     let config = RolloutConfig {
         model_name: String::new(),
         evaluator_temperature: f64::NAN,
@@ -374,20 +374,20 @@ fn a_configuration_made_in_code_keeps_the_same_rules() {
     insta::assert_snapshot!(LoadedBenchmark::new(config, &vars).unwrap_err(), @"
     error: `model_name` must not be empty
     --> the configuration
-     = help: write the name that the server knows the model by
+     = help: set the name of the model on its server
 
     error: `base_url` is missing
     --> the configuration
-     = help: write where the model's server answers, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
+     = help: write the base URL of the model's server, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
 
     error: `evaluator_temperature` must be from 0 to 2, not NaN
     --> the configuration
-     = help: 0 gives the steadiest judge
+     = help: 0 gives the most consistent judge
     ");
 }
 
 #[test]
-fn a_path_that_is_no_text_is_recorded_as_well_as_it_can_be_and_refused_as_a_setting() {
+fn a_path_that_is_not_utf8_is_recorded_approximately_and_rejected_as_a_setting() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
     let path = Path::new(OsStr::from_bytes(b"q\xff.jsonl"));
     let config = RolloutConfig {
@@ -432,35 +432,35 @@ fn a_key_must_be_given_unless_the_server_is_on_this_machine() {
 fn an_unknown_key_is_a_warning_with_the_nearest_one() {
     let text = "{\"base_url\": \"http://localhost\",\n \"_a\": 1, \"_a\": 2, \"max_turn\": 3, \"llm\": {}}";
     insta::assert_snapshot!(warnings(&read(text).unwrap()), @r#"
-    warning: `max_turn` is not known here, and has no effect
+    warning: unknown key `max_turn`, which is ignored
      --> config.json:2:20
       |
     2 |  "_a": 1, "_a": 2, "max_turn": 3, "llm": {}}
       |                    ^^^^^^^^^^
       |
       = help: did you mean `max_turns`?
-    warning: `llm` is not known here, and has no effect
+    warning: unknown key `llm`, which is ignored
      --> config.json:2:35
       |
     2 |  "_a": 1, "_a": 2, "max_turn": 3, "llm": {}}
       |                                   ^^^^^
       |
-      = help: keys that begin with `_` are taken as comments
+      = help: keys that start with `_` are comments
     "#);
 }
 
 #[test]
-fn settings_that_come_to_nothing_are_warned_of() {
+fn settings_without_effect_give_warnings() {
     let loaded = load(&json!({
         "base_url": "https://a.example.org", "api_key": "sk-very-secret", "max_workers": 8,
         "evaluation_metric": "llm_judgement", "evaluator_base_url": "https://b.example.org",
     }));
-    let told: Vec<_> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
+    let messages: Vec<_> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
     assert_eq!(
-        told,
+        messages,
         [
-            "`max_workers` has no effect: questions are asked one after the other",
-            "the judge's server gets the key of the model that answers",
+            "`max_workers` has no effect without `parallel`",
+            "the server of the judge gets the key of the model that answers",
         ]
     );
 }

@@ -110,6 +110,6 @@ fn colour_only_adds_to_the_text() {
 }
 
 #[test]
-fn an_override_without_a_value_is_refused() {
+fn an_override_without_a_value_is_rejected() {
     insta::assert_snapshot!("no-equals-sign".parse::<Override>().unwrap_err(), @"`no-equals-sign` is not of the form key=value");
 }

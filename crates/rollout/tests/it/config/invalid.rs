@@ -44,7 +44,7 @@ fn message(path: &Path) -> String {
 }
 
 #[test]
-fn every_file_is_refused_with_the_message_beside_it() {
+fn every_file_is_rejected_with_the_message_next_to_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/config/invalid");
     let mut changed = String::new();
     for path in cases(&root) {

@@ -281,7 +281,7 @@ datasets: [{path: ./tasks/}]
 }
 
 #[test]
-fn the_copy_of_a_job_says_where_its_paths_start() {
+fn the_copy_of_a_job_has_the_base_of_its_paths() {
     let dir = tempfile::tempdir().unwrap();
     let first = job_in(dir.path(), SMALLEST, &[]).unwrap();
     let copy = first.copy();
@@ -294,7 +294,7 @@ fn the_copy_of_a_job_says_where_its_paths_start() {
 }
 
 #[test]
-fn the_hash_tells_what_can_change_a_result() {
+fn the_hash_covers_what_can_change_a_result() {
     let hash = |more: &str| job(&format!("{SMALLEST}{more}")).unwrap().hash;
     let base = hash("");
     assert!(base.starts_with("sha256:") && base.len() == 7 + 64, "{base}");
@@ -444,12 +444,12 @@ datasets: [{path: tasks}]
 }
 
 #[test]
-fn compat_with_harbor_grades_like_harbor_unless_told_otherwise() {
+fn compat_with_harbor_grades_like_harbor_by_default() {
     let verifier = |more: &str| job(&format!("{SMALLEST}compat: harbor\n{more}")).unwrap().config.verifier;
     let plain = verifier("");
     assert_eq!((plain.after_agent_error, plain.ignore_exit_code), (AfterAgentError::Run, true));
-    let told = verifier("verifier: {after_agent_error: skip, ignore_exit_code: false}\n");
-    assert_eq!((told.after_agent_error, told.ignore_exit_code), (AfterAgentError::Skip, false));
+    let explicit = verifier("verifier: {after_agent_error: skip, ignore_exit_code: false}\n");
+    assert_eq!((explicit.after_agent_error, explicit.ignore_exit_code), (AfterAgentError::Skip, false));
 }
 
 #[test]
@@ -494,7 +494,7 @@ datasets:
 }
 
 #[test]
-fn overrides_replace_what_the_file_says() {
+fn overrides_replace_values_of_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let text = "agents: [{name: mine, execute: run}]\ndatasets: [{path: tasks}]\nn_attempts: 1\n";
     let overrides = [
@@ -570,7 +570,7 @@ datasets:
 }
 
 #[test]
-fn a_job_file_that_is_not_there_is_told_with_the_one_that_is_meant() {
+fn a_missing_job_file_is_reported_with_a_similar_one() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("nightly.yaml"), SMALLEST).unwrap();
     let problems = load_job(&dir.path().join("nightly.yml"), &[], &variables).unwrap_err();

@@ -7,6 +7,7 @@ mod interactions;
 mod invalid;
 mod job;
 mod models;
+mod presets;
 mod schema;
 mod task;
 

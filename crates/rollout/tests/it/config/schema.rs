@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use rollout::config::{benchmark_schema, interaction_schema, job_schema, task_schema};
+use rollout::config::{benchmark_schema, interaction_schema, job_schema, preset_schema, task_schema};
 
 #[test]
 fn the_schemas_in_the_repository_are_fresh() {
@@ -11,6 +11,7 @@ fn the_schemas_in_the_repository_are_fresh() {
         ("benchmark.schema.json", benchmark_schema()),
         ("interaction.schema.json", interaction_schema()),
         ("job.schema.json", job_schema()),
+        ("preset.schema.json", preset_schema()),
         ("task.schema.json", task_schema()),
     ];
     for (name, schema) in schemas {

@@ -145,9 +145,9 @@ fn a_whole_benchmark_of_tasks_is_read() {
 }
 
 #[test]
-fn a_huge_or_deep_task_is_refused() {
+fn a_huge_or_deep_task_is_rejected() {
     insta::assert_snapshot!(refused(&"#".repeat(2 << 20)), @"
-    error: the file has 2097152 bytes, more than the 1048576 that are read
+    error: the file has 2097152 bytes; the limit is 1048576
     --> task.toml
     ");
     assert!(load_task_config(Path::new("task.toml"), &format!("a = {}", "[".repeat(100_000))).is_err());
@@ -177,7 +177,7 @@ environment_mode = \"separate\"
 [solution.env]
 X = \"1\"
 "), @r#"
-    warning: version `2.0` of the task format is not known here
+    warning: unknown version `2.0` of the task format
      --> task.toml:1:18
       |
     1 | schema_version = "2.0"
@@ -189,27 +189,27 @@ X = \"1\"
       |
     3 | multi_step_reward_strategy = "mean"
       | ^^^^^^^^^^^^^^^^^^^^^^^^^^
-    warning: `steps` is not supported: its steps are not attempted, only the task's own instruction.md
+    warning: `steps` is not supported: only the task's own instruction.md is attempted, not its steps
      --> task.toml:6:3
       |
     6 | [[steps]]
       |   ^^^^^
-    warning: `environment.gpus` is not supported: no GPU is given to the environment
+    warning: `environment.gpus` is not supported: the environment gets no GPU
      --> task.toml:9:1
       |
     9 | gpus = 1
       | ^^^^
-    warning: `environment.os` is not supported: only Linux environments exist
+    warning: `environment.os` is not supported: only Linux environments are supported
       --> task.toml:10:1
        |
     10 | os = "windows"
        | ^^
-    warning: `environment.network_mode` is not supported: the network is the provider's, whatever the task asks for
+    warning: `environment.network_mode` is not supported: the provider decides about the network
       --> task.toml:11:1
        |
     11 | network_mode = "no-network"
        | ^^^^^^^^^^^^
-    warning: `environment.allow_internet` is not supported: the network is the provider's, whatever the task asks for
+    warning: `environment.allow_internet` is not supported: the provider decides about the network
       --> task.toml:12:1
        |
     12 | allow_internet = false

@@ -140,14 +140,14 @@ async fn functions_over_groups_refuse_independent_scoring_before_anything_runs()
 }
 
 #[tokio::test]
-async fn progress_is_told_after_each_group_with_all_rows_and_the_new_ones() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&told);
+async fn progress_is_reported_after_each_group_with_all_rows_and_the_new_ones() {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&reported);
     let options = RunOptions::new(model()).max_concurrent(1).on_progress(async move |all, new, metadata| {
         heard.lock().unwrap().push((all.len(), new.len(), metadata.avg_reward));
     });
     rollouts(&right_but_first(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
-    assert_eq!(*told.lock().unwrap(), [(2, 2, 0.5), (4, 2, 0.5), (6, 2, 0.5)]);
+    assert_eq!(*reported.lock().unwrap(), [(2, 2, 0.5), (4, 2, 0.5), (6, 2, 0.5)]);
 }
 
 #[tokio::test]
@@ -182,13 +182,13 @@ async fn a_callback_that_never_ends_does_not_keep_a_run_from_stopping_at_once() 
 }
 
 #[tokio::test]
-async fn the_start_is_told_with_what_there_is_to_do() {
-    let told = Arc::new(Mutex::new(None));
-    let heard = Arc::clone(&told);
+async fn the_start_is_reported_with_the_number_of_rollouts() {
+    let reported = Arc::new(Mutex::new(None));
+    let heard = Arc::clone(&reported);
     let options =
         RunOptions::new(model()).on_start(move |all, left| *heard.lock().unwrap() = Some((all, left)));
     rollouts(&right(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
-    assert_eq!(*told.lock().unwrap(), Some((6, 6)));
+    assert_eq!(*reported.lock().unwrap(), Some((6, 6)));
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn errors_stay_with_their_rollout_which_is_scored_and_counted() {
 }
 
 #[tokio::test]
-async fn only_errors_that_may_not_come_back_are_tried_again() {
+async fn only_temporary_errors_are_retried() {
     use ErrorKind as K;
     for (kind, calls) in [
         (K::Infra, 3),
@@ -250,7 +250,7 @@ async fn the_last_error_counts_when_all_tries_are_used_up() {
 }
 
 #[tokio::test]
-async fn a_refused_key_stops_the_run_at_once() {
+async fn a_rejected_key_stops_the_run_at_once() {
     let scripted = Scripted::new(|state, _| match state.input.example_id {
         2 => Err(Error::new(ErrorKind::Unauthorized, "no such key")),
         _ => Ok("0".to_owned()),
@@ -261,9 +261,9 @@ async fn a_refused_key_stops_the_run_at_once() {
     insta::assert_snapshot!(
         format!("{error}\n{}\n{}", std::error::Error::source(&error).unwrap(), error.hint().unwrap()),
         @r"
-    the server refuses the key of model org/scripted-1, so the job was stopped
+    the server rejected the API key of model org/scripted-1, so the job was stopped
     no such key
-    set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept
+    set the correct api_key for this base_url, then resume the job with `rollout resume`: finished trials are kept
     "
     );
     assert_eq!(scripted.calls(), 3);
@@ -309,7 +309,7 @@ async fn a_panic_outside_of_every_turn_leaves_the_others_of_its_group_scored() {
 }
 
 #[tokio::test]
-async fn a_cancel_keeps_what_is_over_and_scores_it_without_the_others() {
+async fn a_cancelled_run_keeps_and_scores_finished_rollouts() {
     let cancel = Cancel::default();
     let stop = cancel.clone();
     let scripted = Scripted::new(move |state, call| {

@@ -39,7 +39,7 @@ impl Interaction for Game {
 }
 
 #[tokio::test]
-async fn limits_hold_in_a_run_and_fields_of_the_state_are_saved_as_columns() {
+async fn limits_apply_in_a_run_and_fields_of_the_state_are_saved_as_columns() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { max_turns: Some(3), ..Limits::default() };
     let kinds = Rollouts::new(Game, rubric()).dataset(examples(1)).limits(limits);
@@ -82,9 +82,8 @@ async fn a_success_is_a_reward_that_reaches_the_threshold() {
 }
 
 #[tokio::test]
-async fn results_are_saved_below_the_names_of_environment_and_model_unless_told_where() {
-    let this =
-        "generate::options::results_are_saved_below_the_names_of_environment_and_model_unless_told_where";
+async fn results_are_saved_below_the_names_of_environment_and_model_by_default() {
+    let this = "generate::options::results_are_saved_below_the_names_of_environment_and_model_by_default";
     if !rollout_testkit::in_own_process(this) {
         return;
     }
@@ -112,19 +111,19 @@ async fn one_rollout_alone_is_not_scored_by_functions_over_groups() {
 }
 
 #[tokio::test]
-async fn a_resumed_run_tells_the_rows_of_the_earlier_one_too() {
+async fn a_resumed_run_returns_the_rows_of_the_earlier_one_too() {
     let dir = tempfile::tempdir().unwrap();
     let first = RunOptions::new(model()).save_to(dir.path());
     rollouts(&right(), 5).evaluate(Examples::first(3), first).await.unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&reported);
     let second = RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(
         async move |all, new, metadata| {
             heard.lock().unwrap().push((all.len(), new.len(), metadata.num_examples));
         },
     );
     rollouts(&right(), 5).evaluate(Examples::all(), second).await.unwrap();
-    assert_eq!(*told.lock().unwrap(), [(4, 1, 5), (5, 1, 5)]);
+    assert_eq!(*reported.lock().unwrap(), [(4, 1, 5), (5, 1, 5)]);
 }
 
 #[tokio::test]
@@ -173,7 +172,7 @@ impl Interaction for Stuck {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_whose_time_is_up_is_scored_by_what_was_said_until_then() {
+async fn a_rollout_that_times_out_is_scored_by_its_messages_until_then() {
     let limits = Limits { timeout: Some(Duration::from_secs(60)), ..Limits::default() };
     let kinds = Rollouts::new(Stuck, rubric()).dataset(examples(1)).limits(limits);
     let options = RunOptions::new(model()).state_columns(["timed_out"]);
@@ -205,7 +204,7 @@ impl Interaction for Spoils {
 }
 
 #[tokio::test]
-async fn what_a_rollout_does_to_its_input_is_not_seen_by_the_next_one() {
+async fn changes_of_a_rollout_to_its_input_do_not_affect_the_next_one() {
     let seen = Arc::default();
     let kinds = Rollouts::new(Spoils(Arc::clone(&seen)), rubric()).dataset(examples(1));
     let options = RunOptions::new(model()).max_concurrent(1);
@@ -214,7 +213,7 @@ async fn what_a_rollout_does_to_its_input_is_not_seen_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_of_a_rollout_is_not_in_its_row() {
+async fn unknown_values_of_a_rollout_are_not_in_its_row() {
     let scripted = Scripted::new(|state, _| match state.input.example_id {
         0 => Err(Error::new(ErrorKind::Model, "ill")),
         _ => Ok("1".to_owned()),
@@ -237,7 +236,7 @@ async fn what_nobody_knows_of_a_rollout_is_not_in_its_row() {
     assert_eq!(known["token_usage"], used);
 }
 
-/// Has a tool, which nobody calls.
+/// Has a tool that is never called.
 struct Equipped;
 
 #[async_trait]
@@ -260,7 +259,7 @@ fn tool(name: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn tools_are_told_of_a_run_if_all_its_rollouts_have_the_same() {
+async fn the_tools_of_a_run_are_recorded_if_all_its_rollouts_have_the_same() {
     let (one, other) = (value!([tool("one")]), value!([tool("other")]));
     for (own, expected) in [
         ([None, None], Some("own")),
@@ -275,8 +274,8 @@ async fn tools_are_told_of_a_run_if_all_its_rollouts_have_the_same() {
             input.info = defs.clone().map(|defs| Map::from_iter([("tool_defs".to_owned(), defs)]));
         }
         let kinds = Rollouts::new(Equipped, rubric());
-        let told = kinds.generate(inputs, RunOptions::new(model())).await.unwrap().metadata.tools;
-        let names = told.map(|tools| tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>());
+        let reported = kinds.generate(inputs, RunOptions::new(model())).await.unwrap().metadata.tools;
+        let names = reported.map(|tools| tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>());
         assert_eq!(names, expected.map(|name| vec![name.to_owned()]), "{own:?}");
     }
 }

@@ -111,27 +111,27 @@ fn whole_numbers_stay_example_ids_and_anything_else_becomes_the_source_id() {
 }
 
 #[test]
-fn all_bad_rows_are_told_at_once_with_their_numbers() {
+fn all_invalid_rows_are_reported_at_once_with_their_numbers() {
     insta::assert_snapshot!(rows("{\"prompt\": \"a\"}\n[1]\n{\"prompt\"\n\n7\n").unwrap_err(), @r"
-    the dataset has 3 bad rows:
-      row 2: a row is a JSON object
+    the dataset has 3 invalid rows:
+      row 2: a row must be a JSON object
       row 3: not JSON: EOF while parsing an object at column 9
-      row 5: a row is a JSON object
+      row 5: a row must be a JSON object
     ");
     let bad = json!([{"answer": "x"}, {"prompt": []}, {"question": 3}, {"prompt": "a", "info": "no"}, {"prompt": "b", "answer": []}, {"prompt": [{"content": "x"}]}, {"prompt": "c", "task": 1}]);
     insta::assert_snapshot!(Format::default().inputs(rows(&bad.to_string()).unwrap()).unwrap_err(), @r"
-    the dataset has 7 bad rows:
-      row 1: a row has a `prompt` or a `question`
-      row 2: `prompt` has no message
-      row 3: `question` is a text
-      row 4: `info` is an object, or the JSON of one
-      row 5: `answer` is a text or a number
+    the dataset has 7 invalid rows:
+      row 1: missing `prompt` or `question`
+      row 2: `prompt` is empty
+      row 3: `question` must be a string
+      row 4: `info` must be an object, or the JSON text of one
+      row 5: `answer` must be a string or a number
       row 6: `prompt`: a message needs a `role`
-      row 7: `task` is a text
+      row 7: `task` must be a string
     ");
     insta::assert_snapshot!(Format::default().inputs(rows(r#"[{"prompt": "a", "example_id": 1}, {"prompt": "b", "example_id": 1}]"#).unwrap()).unwrap_err(), @r"
-    the dataset has 1 bad row:
-      row 2: example_id 1 is that of row 1 too
+    the dataset has 1 invalid row:
+      row 2: example_id 1 is already used in row 1
     ");
     assert!(matches!(rows(" \n"), Err(ExamplesError::Empty)));
 }

@@ -35,7 +35,7 @@ fn numbers(metadata: &GenerateMetadata) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_was_cancelled_goes_on_and_nothing_is_done_twice() {
+async fn a_cancelled_run_continues_without_repeating_anything() {
     let dir = tempfile::tempdir().unwrap();
     let cancel = Cancel::default();
     let stop = cancel.clone();
@@ -50,14 +50,14 @@ async fn a_run_that_was_cancelled_goes_on_and_nothing_is_done_twice() {
     assert!(partial.cancelled && partial.outputs.len() < 80 && !partial.outputs.is_empty());
 
     let second = right();
-    let told = Arc::new(Mutex::new(None));
-    let heard = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(None));
+    let heard = Arc::clone(&reported);
     let options = RunOptions::new(model())
         .save_to(dir.path())
         .on_start(move |all, left| *heard.lock().unwrap() = Some((all, left)));
     let whole = rollouts(&second, 40).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(second.calls(), 80 - partial.outputs.len());
-    assert_eq!(*told.lock().unwrap(), Some((80, second.calls())));
+    assert_eq!(*reported.lock().unwrap(), Some((80, second.calls())));
     let mut rows: Vec<_> = lines(&dir.path().join("outputs.jsonl"))
         .iter()
         .map(|row| (row["example_id"].as_u64().unwrap(), row["attempt"].as_u64().unwrap()))
@@ -95,7 +95,7 @@ async fn a_file_cut_at_any_place_gives_the_same_averages_to_the_last_bit() {
 }
 
 #[tokio::test]
-async fn a_finished_run_is_only_told_again() {
+async fn a_finished_run_is_only_reported_again() {
     let dir = tempfile::tempdir().unwrap();
     let first = run(&uneven(), 6, Examples::all().rollouts(2), dir.path()).await;
     let scripted = uneven();
@@ -118,7 +118,7 @@ async fn more_examples_may_come_with_a_later_run() {
 }
 
 #[tokio::test]
-async fn another_configuration_is_refused_with_both_values() {
+async fn another_configuration_is_rejected_with_both_values() {
     let dir = tempfile::tempdir().unwrap();
     run(&right(), 4, Examples::first(3).rollouts(2), dir.path()).await;
     let kinds = rollouts(&right(), 4);
@@ -131,8 +131,8 @@ async fn another_configuration_is_refused_with_both_values() {
         kinds.evaluate(Examples::first(2).rollouts(2), here(model())).await,
         kinds.evaluate(same.shuffle(1), here(model())).await,
     ];
-    let told: Vec<_> = errors.into_iter().map(|result| result.unwrap_err().to_string()).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let reported: Vec<_> = errors.into_iter().map(|result| result.unwrap_err().to_string()).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     the configuration has changed since the job was started:
       env_id: was "say", is "other"
     the configuration has changed since the job was started:
@@ -153,7 +153,7 @@ async fn another_configuration_is_refused_with_both_values() {
 }
 
 #[tokio::test]
-async fn other_examples_under_the_same_numbers_are_refused() {
+async fn other_examples_with_the_same_numbers_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     run(&right(), 2, Examples::all(), dir.path()).await;
     let mut inputs = super::support::examples(2);
@@ -165,7 +165,7 @@ async fn other_examples_under_the_same_numbers_are_refused() {
         .unwrap_err();
     insta::assert_snapshot!(error, @r"
     the tasks have changed since the job was started:
-      example 1 of say is not what it was
+      example 1 of say has changed
     ");
 }
 
@@ -179,7 +179,7 @@ fn foreign(dir: &Path, name: &str, rows: &[serde_json::Value]) {
 }
 
 #[tokio::test]
-async fn results_of_other_programs_are_taken_over() {
+async fn results_of_other_programs_are_continued() {
     let dir = tempfile::tempdir().unwrap();
     let row = |id: u64, reward: f64| value!({"example_id": id, "reward": reward, "error": null, "prompt": [], "completion": "x"});
     // The third row of example 0 is one too many.
@@ -254,7 +254,7 @@ async fn rows_of_examples_that_are_not_of_the_run_are_left_out() {
 }
 
 #[tokio::test]
-async fn rows_without_metadata_are_refused() {
+async fn rows_without_metadata_are_rejected() {
     for name in ["outputs.jsonl", "results.jsonl"] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), "{\"example_id\": 0}\n").unwrap();

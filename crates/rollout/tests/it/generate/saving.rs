@@ -70,11 +70,11 @@ async fn an_error_is_an_object_with_its_chain_also_at_the_top() {
 }
 
 #[tokio::test]
-async fn columns_that_are_alive_are_refused_before_anything_runs() {
+async fn columns_with_live_objects_are_rejected_before_anything_runs() {
     let scripted = right();
     let options = RunOptions::new(model()).state_columns(["client"]);
     let error = rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap_err();
-    insta::assert_snapshot!(error, @r#"the state column "client" is alive and cannot be saved; keep what matters of it in a field of the state"#);
+    insta::assert_snapshot!(error, @r#"the state column "client" is a live object and cannot be saved; store its data in a field of the state"#);
     assert_eq!(scripted.calls(), 0);
 }
 
@@ -126,7 +126,7 @@ async fn in_a_job_each_model_has_its_rows_of_each_dataset_in_a_directory_of_its_
 }
 
 #[tokio::test]
-async fn an_agent_that_is_no_model_fails_the_examples_with_a_reason() {
+async fn an_agent_that_is_not_a_model_fails_the_examples_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let set = {
         ExampleSet::new(
@@ -186,17 +186,17 @@ async fn errored_rollouts_can_be_done_again_and_only_their_new_rows_stay() {
 }
 
 #[tokio::test]
-async fn rows_and_what_was_run_are_on_the_disk_while_the_run_goes_on() {
+async fn rows_and_settings_are_on_disk_while_the_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (path, heard) = (dir.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
-    let told = Arc::clone(&heard);
+    let reported = Arc::clone(&heard);
     let options =
         RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(async move |all, _, _| {
-            // More may be there already than was told.
+            // More may be saved than was reported.
             let rows = fs::read_to_string(path.join("outputs.jsonl")).unwrap();
             let saved = rows.matches('\n').count() >= all.len();
             let metadata = json(&path.join("metadata.json"));
-            told.lock().unwrap().push((all.len(), saved, metadata["num_examples"].clone()));
+            reported.lock().unwrap().push((all.len(), saved, metadata["num_examples"].clone()));
         });
     rollouts(&right(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(*heard.lock().unwrap(), [2, 4, 6].map(|rows| (rows, true, value!(3))));

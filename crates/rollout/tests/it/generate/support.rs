@@ -93,7 +93,7 @@ pub(crate) fn response(answer: &str) -> Response {
     }
 }
 
-/// A model that nobody asks.
+/// A model that is never asked.
 pub(crate) fn model() -> Model {
     named("org/scripted-1")
 }

@@ -10,7 +10,7 @@ use rollout::{
 use super::support::{Container, until};
 
 #[tokio::test]
-async fn a_command_tells_its_output_and_its_code() {
+async fn a_command_returns_its_output_and_its_exit_code() {
     let container = Container::start().await;
     let ran = container.bash("echo out; echo err >&2; exit 7").await;
     assert_eq!(ran.exit, Exit { outcome: Outcome::Code(7), oom_killed: false });
@@ -19,7 +19,7 @@ async fn a_command_tells_its_output_and_its_code() {
 }
 
 #[tokio::test]
-async fn a_signal_is_told_from_a_code() {
+async fn a_signal_is_distinguished_from_an_exit_code() {
     let container = Container::start().await;
     assert_eq!(container.bash("kill -TERM $$").await.exit.outcome, Outcome::Signal(15));
     assert_eq!(container.bash("exit 143").await.exit.outcome, Outcome::Code(143));

@@ -28,7 +28,7 @@ async fn a_deadline_kills_detached_grandchildren() {
 async fn a_deadline_spares_what_ran_before() {
     let container = Container::start().await;
     container.bash("setsid sleep 1111 > /dev/null 2>&1 &").await;
-    // Times of starts are told apart by hundredths of a second.
+    // Start times are distinguished by hundredths of a second.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let ran = container.bash_within("sleep 4242 & sleep 4242", SOON).await;
     assert_eq!(ran.exit.outcome, Outcome::TimedOut);
@@ -44,7 +44,7 @@ async fn a_command_that_catches_every_signal_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_command_in_time_is_not_told_to_have_timed_out() {
+async fn a_command_that_ends_in_time_is_not_reported_as_timed_out() {
     let container = Container::start().await;
     let ran = container.bash_within("exit 3", Duration::from_secs(60)).await;
     assert_eq!(ran.exit.outcome, Outcome::Code(3));
@@ -148,7 +148,7 @@ async fn the_end_of_the_stream_ends_everything() {
 #[tokio::test]
 async fn a_guest_that_stays_outlives_its_stream() {
     let mut container = Container::start().await;
-    let script = "(while [ ! -e go ]; do sleep 0.01; done; echo a line for nobody; touch gone) & echo early";
+    let script = "(while [ ! -e go ]; do sleep 0.01; done; echo an unread line; touch gone) & echo early";
     container.bash(script).await;
     container.guest.stay().await.unwrap();
     container.guest.finish().await;
@@ -167,6 +167,6 @@ fn a_guest_that_is_not_the_first_process_does_nothing() {
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let output = Command::new(&program).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.stdout, b"");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(told, "the guest cannot start: it is not the first process of a container\n");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message, "the guest cannot start: it is not the first process of a container\n");
 }

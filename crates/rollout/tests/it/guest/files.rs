@@ -24,7 +24,7 @@ fn command(result: Result<impl std::fmt::Debug, EnvironmentError>, container: &C
 }
 
 #[tokio::test]
-async fn a_tree_goes_in_and_comes_out_as_it_was() {
+async fn a_tree_is_copied_in_and_out_unchanged() {
     let container = Container::start().await;
     let source = container.path("source");
     fs::create_dir_all(source.join("sub/empty")).unwrap();
@@ -70,7 +70,7 @@ async fn a_copy_adds_to_what_is_there_or_takes_its_place() {
 }
 
 #[tokio::test]
-async fn one_file_goes_in_in_the_place_of_anything() {
+async fn one_file_is_copied_in_and_replaces_anything() {
     let container = Container::start().await;
     let source = container.path("source");
     fs::write(&source, "content").unwrap();
@@ -86,7 +86,7 @@ async fn one_file_goes_in_in_the_place_of_anything() {
 }
 
 #[tokio::test]
-async fn a_planted_fifo_holds_up_nothing() {
+async fn a_planted_fifo_blocks_nothing() {
     let container = Container::start().await;
     container.bash("mkfifo fifo; mkdir logs; mkfifo logs/fifo; mknod logs/null c 1 3; echo x > logs/x").await;
     container.guest.write_file(&container.inside("fifo"), b"script").await.unwrap();
@@ -136,7 +136,7 @@ async fn calls_can_be_made_from_any_thread() {
 }
 
 #[tokio::test]
-async fn what_the_host_has_is_kept() {
+async fn files_of_the_host_are_kept() {
     let container = Container::start().await;
     container.bash("mkdir logs; echo theirs > logs/a; echo theirs > logs/b; mkfifo logs/c").await;
     let out = container.path("out");
@@ -244,7 +244,7 @@ async fn links_replace_links_only() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_names_the_path_and_the_cause() {
+async fn failures_name_the_path_and_the_cause() {
     let container = Container::start().await;
     let guest = &container.guest;
     let script = "mkdir ro; mount -t tmpfs -o ro none ro; echo > file; mkdir full; mount -t tmpfs -o size=4k none full";

@@ -6,4 +6,5 @@ mod ends;
 mod files;
 mod lost;
 mod support;
+mod tunnel;
 mod watch;

@@ -41,7 +41,7 @@ fn one(path: &str, kind: Kind) -> (String, Kind) {
 }
 
 #[tokio::test]
-async fn what_is_read_or_given_another_mode_is_not_changed() {
+async fn reads_and_mode_changes_are_not_reported() {
     let script =
         "cat $T $D/tests/data/answer; chmod 700 $T; touch $D/tests/new; mkdir $D/tests/more; ls -R $D";
     assert_eq!(changes_of(script).await, []);

@@ -9,19 +9,19 @@ use serde_json::json;
 use super::{REPO, check, files, hub, push, requests};
 
 /// An error with its causes, as people read it.
-fn told(error: &dyn Error) -> String {
+fn message_of(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |error| (*error).source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_told_once_and_never_repeated() {
+async fn a_wrong_token_is_reported_once_and_not_retried() {
     let (server, dir) = (HubServer::start(), files());
     let hub = Hub::new(server.url(), "hf_wrongwrongwrong").unwrap();
     let push = Push::directory(REPO.parse().unwrap(), dir.path()).await.unwrap();
     let error = hub.push(&push, &mut |_| {}).await.unwrap_err();
     // The server repeats the token in its answer.
-    insta::assert_snapshot!(told(&error), @"cannot read the user of the token: the hub rejected the token: Invalid credentials: Bearer [redacted]");
+    insta::assert_snapshot!(message_of(&error), @"cannot read the user of the token: the hub rejected the token: Invalid credentials: Bearer [redacted]");
     assert!(!format!("{error:?}").contains("hf_wrong"), "{error:?}");
     assert_eq!(error.hint(), Some("check that HF_TOKEN is valid and has write access to the dataset"));
     assert_eq!(server.requests().len(), 1);
@@ -70,7 +70,7 @@ async fn a_hub_that_wants_hours_of_rest_is_not_waited_for() {
     let (server, dir) =
         (HubServer::start().fault(Fault::once("/commit/", Trouble::Status(429, Some(3600)))), files());
     let error = push(&server, REPO, dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub asks to retry in 3600 s");
+    insta::assert_snapshot!(message_of(&error), @"cannot commit to tester/results: the hub asks to retry in 3600 s");
     // What has arrived is not sent again.
     push(&server, REPO, dir.path()).await.unwrap();
     check(&server, REPO, dir.path());
@@ -78,11 +78,11 @@ async fn a_hub_that_wants_hours_of_rest_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_with_the_words_of_the_hub_and_not_tried_again() {
+async fn a_rejection_is_reported_with_the_message_of_the_hub_and_not_retried() {
     let (server, dir) =
         (HubServer::start().fault(Fault::once("/commit/", Trouble::Status(422, None))), files());
     let error = push(&server, REPO, dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub answered with 422 Unprocessable Entity: the test refuses this");
+    insta::assert_snapshot!(message_of(&error), @"cannot commit to tester/results: the hub answered with 422 Unprocessable Entity: the test refuses this");
     assert_eq!(requests(&server, "/commit/"), 1);
 }
 
@@ -118,7 +118,7 @@ async fn redirects_are_followed_on_the_hub_and_nowhere_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hub_that_is_not_there_is_tried_a_few_times() {
-    // A port that nobody listens at, because its listener is gone.
+    // A closed port, because its listener was dropped.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let hub = Hub::new(&format!("http://127.0.0.1:{port}"), "hf_x").unwrap();
     let error = hub.whoami().await.unwrap_err();
@@ -126,24 +126,24 @@ async fn a_hub_that_is_not_there_is_tried_a_few_times() {
 }
 
 #[tokio::test]
-async fn an_answer_that_makes_no_sense_is_told() {
+async fn a_malformed_answer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("api")).unwrap();
     std::fs::write(dir.path().join("api/whoami-v2"), "<html>").unwrap();
     let server = rollout_testkit::FileServer::new(dir.path());
     let hub = Hub::new(server.url("").trim_end_matches('/'), "hf_x").unwrap();
     let error = hub.whoami().await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"cannot read the user of the token: invalid answer of the hub: expected value at line 1 column 1");
+    insta::assert_snapshot!(message_of(&error), @"cannot read the user of the token: invalid answer of the hub: expected value at line 1 column 1");
 }
 
 #[tokio::test]
-async fn a_user_whose_name_could_lead_elsewhere_is_refused() {
+async fn a_user_name_with_a_path_is_rejected() {
     for name in ["me\u{1b}[31m", "../other", "a/b", ""] {
         let answer = json!({"type": "user", "name": name, "orgs": []});
         let server = HubServer::start().fault(Fault::once("whoami", Trouble::Answer(answer)));
         let error = hub(&server).whoami().await.unwrap_err();
         insta::allow_duplicates! {
-            insta::assert_snapshot!(told(&error), @"cannot read the user of the token: invalid answer of the hub: an invalid user name");
+            insta::assert_snapshot!(message_of(&error), @"cannot read the user of the token: invalid answer of the hub: an invalid user name");
         }
     }
 }

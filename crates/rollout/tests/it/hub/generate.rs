@@ -56,7 +56,7 @@ async fn a_dataset_has_a_name_where_none_is_given() {
 }
 
 #[tokio::test]
-async fn what_is_not_saved_cannot_be_pushed_and_nobody_is_asked() {
+async fn unsaved_results_cannot_be_pushed_and_no_model_is_asked() {
     let (server, model) = (HubServer::start(), ModelServer::arithmetic());
     let error =
         rollouts().evaluate(Examples::all(), options(&model).push_to_hf_hub(hub(&server))).await.unwrap_err();

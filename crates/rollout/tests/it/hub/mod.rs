@@ -47,7 +47,7 @@ fn requests(server: &HubServer, part: &str) -> usize {
 }
 
 #[tokio::test]
-async fn all_files_arrive_and_what_is_the_same_is_sent_once() {
+async fn all_files_arrive_and_unchanged_ones_are_sent_once() {
     let (server, dir) = (HubServer::start(), files());
     let pushed = push(&server, REPO, dir.path()).await.unwrap();
     check(&server, REPO, dir.path());
@@ -80,7 +80,7 @@ async fn large_files_are_sent_in_parts_where_the_hub_wants_that() {
 }
 
 #[tokio::test]
-async fn a_card_of_somebody_else_is_left_alone() {
+async fn an_existing_card_is_kept() {
     let (server, dir) = (HubServer::start(), files());
     fs::write(dir.path().join("README.md"), "mine").unwrap();
     push(&server, REPO, dir.path()).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_card_of_somebody_else_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_name_without_owner_is_of_whoever_has_the_token() {
+async fn a_name_without_owner_belongs_to_the_owner_of_the_token() {
     let (server, dir) = (HubServer::start(), files());
     assert_eq!(hub(&server).whoami().await.unwrap(), "tester");
     push(&server, "results", dir.path()).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_name_without_owner_is_of_whoever_has_the_token() {
 }
 
 #[tokio::test]
-async fn what_is_to_be_private_never_goes_to_a_public_dataset() {
+async fn private_results_are_never_pushed_to_a_public_dataset() {
     let (server, dir) = (HubServer::start(), files());
     let private = Push::directory("results".parse().unwrap(), dir.path()).await.unwrap().private(true);
     hub(&server).push(&private, &mut |_| {}).await.unwrap();

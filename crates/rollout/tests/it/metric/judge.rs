@@ -41,7 +41,7 @@ async fn scored(scorer: Scorer, mut state: State) -> State {
 }
 
 #[tokio::test]
-async fn a_judge_says_whether_an_answer_is_right_and_why() {
+async fn a_judge_decides_whether_an_answer_is_correct_and_why() {
     let server = ModelServer::always(ModelReply::text(r#"{"correct": true, "reasoning": "The same city."}"#));
     let scorer = Scorer::new(Metric::LlmJudgement, Some(judge(&server))).unwrap();
     let score = scorer.score("Capital of France?", "It is Paris", "Paris", "q1").await.unwrap();
@@ -89,7 +89,7 @@ async fn a_configuration_names_the_judge_or_else_the_model_itself_judges() {
 }
 
 #[tokio::test]
-async fn a_response_without_sense_is_asked_for_again() {
+async fn a_malformed_response_is_retried() {
     let server = ModelServer::sequence([ModelReply::malformed(), ModelReply::text("true")]);
     assert!(judge(&server).max_retries(1).judge("q", "p", "t", "s").await.unwrap().correct);
     let server = ModelServer::always(ModelReply::malformed());
@@ -109,7 +109,7 @@ async fn a_judge_that_fails_gives_0_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_refused_key_is_no_score() {
+async fn a_rejected_key_is_not_a_score() {
     let server = ModelServer::always(ModelReply::unauthorized());
     let judge = judge(&server).max_retries(5);
     let error = judge.judge("q", "p", "t", "s").await.unwrap_err();
@@ -136,7 +136,7 @@ async fn a_rubric_scores_the_answer_that_was_extracted() {
 }
 
 #[tokio::test]
-async fn what_a_judge_found_is_in_the_state() {
+async fn the_judgement_is_in_the_state() {
     let server = ModelServer::always(ModelReply::text(r#"{"correct": false, "reasoning": "5 is not 4"}"#));
     let judge = judge(&server).include_question(true);
     let scorer = Scorer::new(Metric::LlmJudgement, Some(judge)).unwrap();

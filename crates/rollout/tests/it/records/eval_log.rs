@@ -79,7 +79,7 @@ fn files(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn records_lie_beside_their_trajectories_and_come_back() {
+fn records_are_next_to_their_trajectories_and_can_be_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let log = log();
     log.save(dir.path()).unwrap();
@@ -164,7 +164,7 @@ fn a_retried_episode_replaces_its_record() {
 }
 
 #[test]
-fn findings_verifiers_and_fields_of_other_versions_come_back() {
+fn findings_verifiers_and_unknown_fields_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = log();
     let episode = &mut log.episodes[0];
@@ -177,7 +177,7 @@ fn findings_verifiers_and_fields_of_other_versions_come_back() {
 }
 
 #[test]
-fn what_is_no_episode_is_passed_over() {
+fn files_that_are_not_episodes_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     log().save(dir.path()).unwrap();
     fs::create_dir(dir.path().join("episodes/running__1")).unwrap();
@@ -266,7 +266,7 @@ fn ten_thousand_episodes_stream() {
 
 proptest! {
     #[test]
-    fn any_record_comes_back(
+    fn any_record_is_read_back(
         texts in prop::collection::vec(any::<String>(), 4),
         reward in any::<f64>().prop_filter("JSON has only numbers", |reward| reward.is_finite()),
         seed in prop::option::of(any::<u64>()),
@@ -302,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn any_experiment_comes_back(
+    fn any_experiment_is_read_back(
         texts in prop::collection::vec(any::<String>(), 6),
         timestamp in 0.0..4e9_f64,
         temperature in any::<f64>().prop_filter("JSON has only numbers", |number| number.is_finite()),

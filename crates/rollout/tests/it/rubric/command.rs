@@ -129,7 +129,7 @@ async fn a_group_gets_zeros_of_a_program_that_gives_no_array_or_a_wrong_one() {
 }
 
 #[tokio::test]
-async fn what_is_no_finite_number_is_an_error_that_shows_what_the_program_said() {
+async fn output_that_is_not_a_finite_number_is_an_error_that_shows_it() {
     let failures = [
         failure(sh("echo good; echo 'bad input' >&2")).await,
         failure(sh("echo nan")).await,
@@ -141,14 +141,14 @@ async fn what_is_no_finite_number_is_an_error_that_shows_what_the_program_said()
         failure(Command::new("/nonexistent/scorer", [] as [&str; 0])).await,
     ];
     insta::assert_snapshot!(failures.join("\n"), @r#"
-    the program wrote "good" instead of a finite number; it said: bad input
+    the program wrote "good" instead of a finite number; stderr: bad input
     the program wrote "nan" instead of a finite number
     the program wrote "inf" instead of a finite number
     the program wrote "1 2" instead of a finite number
     the program wrote "" instead of a finite number
-    the program ended with exit status: 3; it said: no answer
-    the program ended with signal: 9 (SIGKILL)
-    `/nonexistent/scorer` does not start; is it installed, and executable?
+    the program failed: exit status: 3; stderr: no answer
+    the program failed: signal: 9 (SIGKILL)
+    cannot start `/nonexistent/scorer`; is it installed and executable?
     "#);
 }
 
@@ -169,7 +169,7 @@ async fn no_shell_reads_the_arguments() {
 }
 
 #[tokio::test]
-async fn a_program_need_not_read_what_it_is_shown() {
+async fn a_program_need_not_read_its_input() {
     let mut state = said(&"x".repeat(1 << 20));
     Rubric::new().command("deaf", 1.0, sh("exec <&-; echo 1")).score_rollout(&mut state).await.unwrap();
     assert_eq!(state.reward, Some(1.0));
@@ -209,13 +209,13 @@ async fn a_program_out_of_time_is_killed_with_all_that_it_started() {
     let command = sh("sleep 1000 & echo $! > pid; echo waiting >&2; wait").dir(dir.path());
     assert_eq!(
         failure(command.timeout(Duration::from_secs(1))).await,
-        "the program did not end within 1s; it said: waiting"
+        "the program timed out after 1s; stderr: waiting"
     );
     assert!(is_gone(&written(&dir.path().join("pid")).await).await);
 }
 
 #[tokio::test]
-async fn what_a_program_leaves_behind_is_killed_and_not_waited_for() {
+async fn processes_that_a_program_leaves_behind_are_killed() {
     let dir = tempfile::tempdir().unwrap();
     let mut state = said("4");
     let command = sh("sleep 1000 & echo $! > pid; echo 1").dir(dir.path());

@@ -23,7 +23,7 @@ async fn scored(rubric: &Rubric, text: &str) -> State {
 }
 
 #[tokio::test]
-async fn a_judge_is_shown_question_truth_and_response_and_says_yes_or_no() {
+async fn a_judge_gets_question_truth_and_response_and_replies_yes_or_no() {
     let server = ModelServer::scripted(|request| {
         ModelReply::text(if request.last_text().contains("Response:\n```\n4\n```") { "Yes." } else { "no" })
     });
@@ -67,7 +67,7 @@ async fn a_judge_is_asked_once_for_each_text() {
 }
 
 #[tokio::test]
-async fn a_judge_that_cannot_be_asked_gives_zero_and_the_state_says_why() {
+async fn a_judge_that_fails_gives_zero_and_the_state_has_the_reason() {
     let server = ModelServer::always(ModelReply::error(400, "no such model"));
     let rubric = Rubric::new().judge("judged", 1.0, judge(&server)).reward("fixed", 0.5, |_| 1.0);
     let state = scored(&rubric, "4").await;
@@ -77,7 +77,7 @@ async fn a_judge_that_cannot_be_asked_gives_zero_and_the_state_says_why() {
 }
 
 #[tokio::test]
-async fn a_judge_is_sampled_as_told() {
+async fn a_judge_uses_its_sampling_arguments() {
     let server = ModelServer::always(ModelReply::text("yes"));
     let model = Model {
         sampling: json!({"temperature": 0.0}).as_object().unwrap().clone(),
@@ -89,7 +89,7 @@ async fn a_judge_is_sampled_as_told() {
 }
 
 #[tokio::test]
-async fn what_a_judge_says_can_be_scored_otherwise() {
+async fn the_reply_of_a_judge_can_be_scored_in_another_way() {
     let server = ModelServer::always(ModelReply::text("<think>hm</think>7"));
     let judge = judge(&server).template("From 0 to 10: {response}");
     let rubric = Rubric::new().parser(MaybeThink::new()).reward_later("grade", 0.1, async move |scene| {

@@ -101,7 +101,7 @@ async fn score(reward: &PythonReward, text: &str) -> Result<f64, String> {
 }
 
 #[tokio::test]
-async fn functions_get_what_they_have_parameters_for_in_one_process() {
+async fn functions_get_the_arguments_of_their_parameters_in_one_process() {
     let files = Files::new();
     let rubric = Rubric::new()
         .python("exact", 2.0, files.reward("exact"))
@@ -135,7 +135,7 @@ async fn a_group_is_scored_by_lists() {
 }
 
 #[tokio::test]
-async fn errors_are_those_of_the_function_with_the_place_where_they_came_from() {
+async fn errors_of_a_function_are_reported_with_their_line() {
     let files = Files::new();
     let error = files.score("broken", "4").await.unwrap_err();
     let place = "rewards.py\", line 17, in broken\n    return int(\"x\" + answer)";
@@ -146,7 +146,7 @@ async fn errors_are_those_of_the_function_with_the_place_where_they_came_from() 
         ("infinite", "`rewards.py:infinite` raised ValueError: it returned inf, which is not finite"),
         ("unknown", "`rewards.py:unknown` raised TypeError: unknown() missing 1 required"),
         ("leaves", "`rewards.py:leaves` raised SystemExit: 3"),
-        ("absent", "`rewards.py:absent` cannot be called: there is no function `absent` in "),
+        ("absent", "cannot call `rewards.py:absent`: there is no function `absent` in "),
     ] {
         let error = files.score(function, "4").await.unwrap_err();
         assert!(error.starts_with(expected), "{error}");
@@ -158,7 +158,7 @@ async fn errors_are_those_of_the_function_with_the_place_where_they_came_from() 
     let nowhere = PythonWorker::new("/nowhere/python3", ".");
     let function = PythonFunction { file: "rewards.py".into(), function: "exact".into() };
     let error = score(&PythonReward::new(&nowhere, function), "4").await.unwrap_err();
-    assert!(error.starts_with("`/nowhere/python3` does not start"), "{error}");
+    assert!(error.starts_with("cannot start `/nowhere/python3`"), "{error}");
     // The process is still there, and what functions print or read does not disturb it.
     assert_eq!(files.score("reads", "4").await, Ok(0.0));
     assert_eq!(files.score("exact", "4").await, Ok(1.0));
@@ -179,19 +179,19 @@ async fn a_function_that_ends_the_process_is_found_and_the_others_are_called_aga
     let [first, crashed, third, fourth] = futures_util::future::join_all(calls).await.try_into().unwrap();
     assert_eq!([first, third, fourth], [Ok(1.0), Ok(1.0), Ok(1.0)]);
     let error = crashed.unwrap_err();
-    assert_eq!(error, "`rewards.py:crashes` ended the Python process; it said: these are my last words");
+    assert_eq!(error, "`rewards.py:crashes` ended the Python process; stderr: these are my last words");
     let after = files.score("process", "4").await.unwrap();
     assert!(after != before, "another process took its place");
 }
 
 #[tokio::test]
-async fn a_call_that_takes_too_long_fails_alone() {
+async fn a_call_that_times_out_does_not_affect_others() {
     let files = Files::new();
     let slow = files.reward("sleeps").timeout(Duration::from_millis(500));
     // Python starts before the time runs.
     slow.check().await.unwrap();
     let error = score(&slow, "sleep").await.unwrap_err();
-    assert_eq!(error, "`rewards.py:sleeps` still ran after 0.5s");
+    assert_eq!(error, "`rewards.py:sleeps` timed out after 0.5s");
     let patient = files.reward("sleeps");
     assert_eq!(score(&patient, "4").await, Ok(1.0));
 }

@@ -34,7 +34,7 @@ fn number(scene: &Scene<'_>) -> Result<f64, std::num::ParseFloatError> {
 }
 
 #[tokio::test]
-async fn metrics_are_what_functions_give_and_the_reward_is_their_weighted_sum() {
+async fn metrics_are_values_of_functions_and_the_reward_is_their_weighted_sum() {
     let rubric = Rubric::new()
         .reward("correct", 1.0, |scene| scene.parsed() == scene.answer)
         .reward("length", -0.25, |scene| scene.parsed().len())
@@ -74,12 +74,12 @@ async fn usage_is_there_for_functions_to_weigh() {
 }
 
 #[tokio::test]
-async fn a_function_that_fails_counts_as_zero_and_others_go_on() {
+async fn a_function_that_fails_counts_as_zero_and_others_continue() {
     let rubric = Rubric::new()
         .reward("error", 1.0, |_| Err::<f64, _>("no idea"))
-        .reward("panic", 1.0, |_| -> f64 { panic!("told to") })
+        .reward("panic", 1.0, |_| -> f64 { panic!("on purpose") })
         .reward_later("late_error", 1.0, async |_| Err::<f64, _>("no idea"))
-        .reward_later("late_panic", 1.0, async |_| if true { panic!("told to") } else { 1.0 })
+        .reward_later("late_panic", 1.0, async |_| if true { panic!("on purpose") } else { 1.0 })
         .reward("nan", 1.0, |_| f64::NAN)
         .reward("infinite", 1.0, |_| f64::INFINITY)
         .reward("fine", 1.0, |_| true);
@@ -90,7 +90,7 @@ async fn a_function_that_fails_counts_as_zero_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_reward_that_is_no_finite_number_is_zero() {
+async fn a_reward_that_is_not_finite_is_zero() {
     let rubric = Rubric::new().reward("a", f64::MAX, |_| 2.0);
     assert_eq!(scored(&rubric, said("4")).await.reward, Some(0.0));
 }
@@ -99,7 +99,7 @@ async fn a_reward_that_is_no_finite_number_is_zero() {
 async fn a_group_function_that_fails_counts_as_zeros() {
     let rubric = Rubric::new()
         .group_reward("error", 1.0, |_| Err::<Vec<f64>, _>("no idea"))
-        .group_reward("panic", 1.0, |_| -> Vec<f64> { panic!("told to") })
+        .group_reward("panic", 1.0, |_| -> Vec<f64> { panic!("on purpose") })
         .group_reward("short", 1.0, |_| vec![1.0])
         .group_reward("long", 1.0, |scenes| vec![1.0; scenes.len() + 1])
         .group_reward_later("late", 1.0, async |_| Err::<Vec<f64>, _>("no idea"))
@@ -125,10 +125,10 @@ async fn a_rollout_is_not_scored_alone_by_group_functions_or_by_nothing() {
     assert!(by_group.needs_group());
     let mut state = said("4");
     let refused = by_group.score_rollout(&mut state).await.unwrap_err();
-    insta::assert_snapshot!(refused, @"`best` scores a whole group, so no rollout is scored alone; turn `independent_scoring` off");
+    insta::assert_snapshot!(refused, @"`best` scores a whole group, so rollouts cannot be scored one by one; turn `independent_scoring` off");
     let refused = Rubric::new().score_rollout(&mut state).await.unwrap_err();
     assert_eq!(refused, RubricError::Empty);
-    insta::assert_snapshot!(refused, @"the rubric has no functions; add one that tells how good a rollout is");
+    insta::assert_snapshot!(refused, @"the rubric has no functions; add one that scores rollouts");
     assert_eq!((state.reward, state.metrics), (None, None));
 }
 

@@ -48,21 +48,21 @@ async fn a_command_can_print_parts_of_a_message() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_tells_what_it_said() {
+async fn a_command_that_fails_reports_its_output() {
     let failure = call(&script("echo some; echo no luck >&2; exit 3"), json!({})).await.unwrap_err();
     assert_eq!(failure.name, "CommandError");
-    insta::assert_snapshot!(failure, @"the command failed: exit status: 3; it said: no luck");
+    insta::assert_snapshot!(failure, @"the command failed: exit status: 3; stderr: no luck");
     let missing = tool::command(
         script("").def().clone(),
         vec!["/nowhere/at/all".to_owned()],
         ".".into(),
         Duration::from_secs(60),
     );
-    insta::assert_snapshot!(call(&missing, json!({})).await.unwrap_err(), @"the command `/nowhere/at/all` cannot be started: No such file or directory (os error 2)");
+    insta::assert_snapshot!(call(&missing, json!({})).await.unwrap_err(), @"cannot start the command `/nowhere/at/all`: No such file or directory (os error 2)");
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_read_its_arguments_is_no_failure() {
+async fn a_command_need_not_read_its_arguments() {
     let large = "x".repeat(1 << 20);
     assert_eq!(call(&script("echo done"), json!({"large": large})).await.unwrap(), Content::from("done"));
 }
@@ -74,7 +74,7 @@ async fn output_without_end_is_a_failure() {
 }
 
 #[tokio::test]
-async fn what_a_command_left_behind_ends_with_it() {
+async fn processes_that_a_command_started_end_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; echo done", Duration::from_secs(60));
     assert_eq!(call(&tool, json!({})).await.unwrap(), Content::from("done"));
@@ -82,11 +82,11 @@ async fn what_a_command_left_behind_ends_with_it() {
 }
 
 #[tokio::test]
-async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+async fn a_command_that_times_out_is_killed_with_its_processes() {
     let dir = tempfile::tempdir().unwrap();
     let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; sleep 1000", Duration::from_millis(500));
     let failure = call(&tool, json!({})).await.unwrap_err();
     assert_eq!(failure.name, "TimeoutError");
-    insta::assert_snapshot!(failure, @"the command still ran after 0.5 seconds");
+    insta::assert_snapshot!(failure, @"the command timed out after 0.5 seconds");
     gone(number_in(&dir.path().join("pid")).await).await;
 }

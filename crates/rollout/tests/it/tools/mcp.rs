@@ -179,13 +179,13 @@ async fn headers_go_with_every_request() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_says_why() {
+async fn a_server_that_exits_is_reported_with_its_stderr() {
     let server = McpServer::connect(&process(":")).await.unwrap();
     let tools = server.tools(&[]);
     let failure = call(named(&tools, "die"), json!({})).await.unwrap_err();
     assert_eq!(failure.name, "InfraError");
-    assert!(failure.message.starts_with("the MCP server `bash` is gone"), "{failure}");
-    assert!(failure.message.contains("it said: out of memory"), "{failure}");
+    assert!(failure.message.starts_with("lost the connection to the MCP server `bash`"), "{failure}");
+    assert!(failure.message.contains("stderr: out of memory"), "{failure}");
     let after = call(named(&tools, "echo"), json!({})).await.unwrap_err();
     assert_eq!(after.name, "InfraError");
 }
@@ -196,22 +196,22 @@ fn shell(script: &str) -> McpTransport {
 }
 
 #[tokio::test]
-async fn what_is_no_server_is_told() {
+async fn a_program_that_is_not_a_server_is_reported() {
     let refused =
         async |transport: &McpTransport| McpServer::connect(transport).await.unwrap_err().to_string();
-    insta::assert_snapshot!(refused(&shell("echo no config >&2; exit 3")).await, @"the MCP server `bash` does not answer as one; it said: no config");
-    insta::assert_snapshot!(refused(&shell("exit 0")).await, @"the MCP server `bash` does not answer as one");
+    insta::assert_snapshot!(refused(&shell("echo no config >&2; exit 3")).await, @"cannot initialize the MCP server `bash`; stderr: no config");
+    insta::assert_snapshot!(refused(&shell("exit 0")).await, @"cannot initialize the MCP server `bash`");
     let missing =
         McpTransport::Command { argv: vec!["/no/server".to_owned()], env: Vec::new(), directory: None };
-    insta::assert_snapshot!(refused(&missing).await, @"the MCP server `/no/server` cannot be started");
-    let nobody = McpTransport::Http {
+    insta::assert_snapshot!(refused(&missing).await, @"cannot start the MCP server `/no/server`");
+    let closed = McpTransport::Http {
         url: "http://user:secret@127.0.0.1:9/mcp?key=1".to_owned(),
         headers: Vec::new(),
     };
-    insta::assert_snapshot!(refused(&nobody).await, @"the MCP server `http://127.0.0.1:9/mcp` does not answer as one");
+    insta::assert_snapshot!(refused(&closed).await, @"cannot initialize the MCP server `http://127.0.0.1:9/mcp`");
     let headers = vec![("x y".to_owned(), "secret".to_owned())];
     let header = McpTransport::Http { url: "http://127.0.0.1:9/mcp".to_owned(), headers };
-    insta::assert_snapshot!(refused(&header).await, @"`x y` and its value are not a header that HTTP takes");
+    insta::assert_snapshot!(refused(&header).await, @"invalid header `x y` or value");
 }
 
 #[tokio::test]

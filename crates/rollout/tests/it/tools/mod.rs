@@ -37,7 +37,7 @@ async fn gone(pid: u32) {
     }
 }
 
-/// The number that somebody wrote to a file, as soon as it is there.
+/// The number in a file, as soon as it is written.
 async fn number_in(path: &std::path::Path) -> u32 {
     loop {
         if let Ok(text) = std::fs::read_to_string(path)

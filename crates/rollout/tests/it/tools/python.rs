@@ -115,7 +115,7 @@ async fn a_function_is_described_by_its_signature_and_its_docstring() {
 }
 
 #[tokio::test]
-async fn what_a_function_returns_is_what_the_model_is_shown() {
+async fn the_model_gets_the_return_value_of_a_function() {
     let found = result("lookup", json!({"word": "é", "order": "down"})).await.unwrap();
     assert_eq!(found, Content::Text(r#"{"word":"é","limit":3,"order":"down"}"#.to_owned()));
     assert_eq!(result("add", json!({"a": 1, "b": 2})).await.unwrap(), Content::Text("3".to_owned()));

@@ -106,7 +106,7 @@ async fn cleanups_run_after_errors() {
 }
 
 #[tokio::test]
-async fn a_cleanup_that_fails_is_noted_and_the_rollout_stands() {
+async fn a_failed_cleanup_is_recorded_and_the_rollout_kept() {
     for (trouble, expected) in [
         (Trouble::Cleanup, "SandboxError -> SandboxError"),
         (Trouble::PanicInCleanup, "Error -> Error -> Panic"),
@@ -147,7 +147,7 @@ async fn a_panic_of_a_hook_is_the_error_of_its_rollout() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_refused_ends_more_than_the_rollout_after_its_cleanups() {
+async fn a_rejected_key_ends_more_than_the_rollout_after_its_cleanups() {
     let notes = Notes::default();
     let server = ModelServer::always(ModelReply::unauthorized());
     let end = try_run(&Tidy(notes.clone(), Trouble::None), &Limits::default(), &server).await;
@@ -170,7 +170,7 @@ async fn a_cancelled_rollout_gives_up_its_turn_and_runs_its_cleanups() {
     let (end, ()) = tokio::join!(rollout, cancelled);
     assert_eq!(end.unwrap_err(), Halt::Cancelled);
     assert_eq!(names(&notes), ALL);
-    // The connection is closed: nobody pays for an answer that nobody reads.
+    // The connection is closed, so an unread answer costs nothing.
     hold.waiting(0).await;
 }
 
@@ -196,7 +196,7 @@ impl Interaction for NeverReady {
 }
 
 #[tokio::test]
-async fn time_that_is_up_before_the_first_turn_is_no_fault_of_the_model() {
+async fn a_timeout_before_the_first_turn_is_not_the_models_fault() {
     let server = ModelServer::always(ModelReply::text("4"));
     let limits = Limits { timeout: Some(Duration::from_millis(1)), ..Limits::default() };
     let state = try_run(&NeverReady, &limits, &server).await.unwrap();

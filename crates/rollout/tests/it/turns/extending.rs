@@ -36,7 +36,7 @@ impl Interaction for Talkative {
 }
 
 #[tokio::test]
-async fn what_is_not_overridden_is_that_of_the_base() {
+async fn hooks_that_are_not_overridden_are_those_of_the_base() {
     let ping = ModelReply::tool_call("ping", &json!({}));
     let server = ModelServer::turns([ping, ModelReply::text("done")]);
     let state = run(&Talkative(tools()), &server).await;
@@ -112,7 +112,7 @@ async fn setups_and_cleanups_nest() {
 }
 
 #[tokio::test]
-async fn an_extension_of_what_cannot_be_set_up_is_not_set_up_and_is_cleaned_up() {
+async fn if_the_base_cannot_be_set_up_the_extension_is_only_cleaned_up() {
     let notes = Notes::default();
     let server = ModelServer::arithmetic();
     let base = Layer { breaks: true, ..Layer::new("base", &notes) };

@@ -104,7 +104,7 @@ async fn hooks_are_called_in_their_order_and_the_last_word_needs_no_turn() {
 }
 
 #[tokio::test]
-async fn each_turn_shows_the_model_all_that_was_said() {
+async fn each_turn_sends_all_messages_to_the_model() {
     let server = ModelServer::turns([ModelReply::text("one"), ModelReply::text("two")]);
     let state = run(&Witness(Notes::default()), &server).await;
     let prompts: Vec<_> = state.trajectory.iter().map(|step| said(&step.prompt)).collect();
@@ -144,7 +144,7 @@ async fn usage_is_summed_over_all_turns() {
 }
 
 #[tokio::test]
-async fn a_response_that_tells_no_usage_adds_none() {
+async fn a_response_without_usage_adds_none() {
     let server = ModelServer::always(ModelReply::text("4").no_usage());
     let usage = run(&SingleTurn, &server).await.usage;
     assert_eq!((usage.input_tokens, usage.cost, usage.responses), (0.0, None, 0));

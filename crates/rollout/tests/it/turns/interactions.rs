@@ -35,7 +35,7 @@ async fn a_game_is_played_until_it_is_won() {
 }
 
 #[tokio::test]
-async fn what_an_answer_changes_is_seen_by_conditions_after_the_next_response() {
+async fn changes_of_a_reply_are_seen_by_conditions_after_the_next_response() {
     let quiz = MultiTurn::new(async |_, state| {
         state.set("won", true)?;
         Ok(Message::user("right").into())
@@ -71,7 +71,7 @@ async fn an_example_of_a_task_that_no_member_is_for_fails() {
     assert_eq!((chain(&state.error).as_str(), server.served()), ("Error", 0));
     insta::assert_snapshot!(
         state.error.unwrap(),
-        @"no interaction is for the task `test`; there are: once, twice, inner"
+        @"no interaction for the task `test`; known tasks: once, twice, inner"
     );
 }
 
@@ -89,8 +89,8 @@ impl Interaction for Equipped {
     }
 }
 
-/// The names of the tools that the model was told of, with this as `info.tool_defs`.
-async fn told(tool_defs: Option<Value>) -> (Vec<String>, State) {
+/// The names of the model's tools, with this as `info.tool_defs`.
+async fn tools_with(tool_defs: Option<Value>) -> (Vec<String>, State) {
     let server = ModelServer::always(ModelReply::text("4"));
     let info = tool_defs.map(|defs| serde_json::Map::from_iter([("tool_defs".to_owned(), defs)]));
     let state = run_input(&Equipped, RolloutInput { info, ..input("?") }, &server).await;
@@ -104,18 +104,18 @@ async fn told(tool_defs: Option<Value>) -> (Vec<String>, State) {
 async fn an_example_may_bring_its_own_tools() {
     let other =
         json!({"name": "other", "description": "", "parameters": {"type": "object", "properties": {}}});
-    assert_eq!(told(None).await.0, ["own"]);
-    assert_eq!(told(Some(Value::Null)).await.0, ["own"]);
-    let (told_of, state) = told(Some(json!([other]))).await;
-    assert_eq!((told_of, state.tool_defs[0].name.as_str()), (vec!["other".to_owned()], "other"));
-    assert!(told(Some(json!([]))).await.0.is_empty());
+    assert_eq!(tools_with(None).await.0, ["own"]);
+    assert_eq!(tools_with(Some(Value::Null)).await.0, ["own"]);
+    let (names, state) = tools_with(Some(json!([other]))).await;
+    assert_eq!((names, state.tool_defs[0].name.as_str()), (vec!["other".to_owned()], "other"));
+    assert!(tools_with(Some(json!([]))).await.0.is_empty());
 }
 
 #[tokio::test]
-async fn tools_in_the_form_of_one_provider_are_refused() {
+async fn tools_in_the_format_of_a_provider_are_rejected() {
     let wrapped = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-    let (told_of, state) = told(Some(wrapped)).await;
-    assert!(told_of.is_empty() && state.trajectory.is_empty());
+    let (names, state) = tools_with(Some(wrapped)).await;
+    assert!(names.is_empty() && state.trajectory.is_empty());
     insta::assert_snapshot!(
         state.error.unwrap(),
         @"`info.tool_defs` is not a list of {name, description, parameters}: missing field `name`"

@@ -42,7 +42,7 @@ async fn a_limit_ends_the_rollout_before_the_turn_after_it_was_reached() {
 }
 
 #[tokio::test]
-async fn no_number_of_turns_and_zero_are_no_limit() {
+async fn none_and_zero_turns_mean_no_limit() {
     let three = |turns: u32| {
         MultiTurn::new(async |_, state| {
             if state.trajectory.len() == 3 {
@@ -62,7 +62,7 @@ async fn no_number_of_turns_and_zero_are_no_limit() {
 }
 
 #[tokio::test]
-async fn a_cost_that_nobody_tells_reaches_no_limit() {
+async fn an_unknown_cost_reaches_no_limit() {
     let limits = Limits { max_cost: Some(0.0), ..Limits::default() };
     let state = try_run(&SingleTurn, &limits, &ModelServer::arithmetic()).await.unwrap();
     assert_eq!(stop_condition(&state), "max_turns_reached");
@@ -90,7 +90,7 @@ impl Interaction for Stuck {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_that_is_up_cuts_a_turn_and_keeps_those_before_it() {
+async fn a_timeout_interrupts_a_turn_and_keeps_those_before_it() {
     let stuck = Stuck(ModelServer::arithmetic());
     let limits = Limits { timeout: Some(Duration::from_secs(60)), ..Limits::default() };
     let state = try_run(&stuck, &limits, &stuck.0).await.unwrap();

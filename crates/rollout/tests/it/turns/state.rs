@@ -95,7 +95,7 @@ fn an_answer_that_the_input_has_not_is_absent() {
 }
 
 #[test]
-fn fields_that_an_interaction_adds_are_kept_as_they_are() {
+fn fields_of_an_interaction_are_kept_unchanged() {
     let mut state = state(sum());
     state.set("game_board", json!([[0, 0], [0, 0]])).unwrap();
     state.set("won", true).unwrap();
@@ -159,7 +159,7 @@ async fn tokens_beyond_the_longest_sequence_are_cut_and_truncate_the_rollout() {
 }
 
 #[test]
-fn the_last_word_of_the_surroundings_ends_the_conversation_and_no_turn_leaves_it_empty() {
+fn the_final_reply_of_the_environment_ends_the_conversation_even_without_turns() {
     let mut state = state(sum());
     state.final_env_response = Some(Message::user("too late").into());
     assert!(state.conversation_after_prompt().is_empty());
@@ -173,7 +173,7 @@ fn the_last_word_of_the_surroundings_ends_the_conversation_and_no_turn_leaves_it
 fn names_that_every_rollout_has_cannot_be_set() {
     let mut state = state(sum());
     let error = state.set("reward", 9.0).unwrap_err();
-    insta::assert_snapshot!(error, @"`reward` is a field of every rollout; change `state.reward`, or choose another name");
+    insta::assert_snapshot!(error, @"`reward` is a reserved field; change `state.reward`, or choose another name");
     assert_eq!((state.reward, state.fields.get("reward")), (None, None));
     for name in ["trajectory", "completion", "error", "advantage", "metrics", "training_samples", "timing"] {
         assert!(matches!(state.set(name, 1), Err(FieldError::Reserved { .. })), "{name}");
@@ -184,7 +184,7 @@ fn names_that_every_rollout_has_cannot_be_set() {
 fn a_field_of_the_input_takes_only_values_of_its_type() {
     let mut state = state(sum());
     let error = state.set("answer", 5).unwrap_err();
-    insta::assert_snapshot!(error, @"`answer` of an example is text or null; set a value of that type, or choose another name");
+    insta::assert_snapshot!(error, @"invalid value for `answer`: it must be text or null; change the value, or choose another name");
     assert_eq!(state.get("answer"), Some(json!("4")));
     assert!(state.set("example_id", "seven").is_err() && state.set("prompt", 1).is_err());
 }

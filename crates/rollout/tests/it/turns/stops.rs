@@ -28,7 +28,7 @@ fn after_a_turn(name: &'static str) -> Stop {
 }
 
 #[tokio::test]
-async fn conditions_are_asked_by_priority_and_then_by_name() {
+async fn conditions_are_checked_by_priority_and_then_by_name() {
     let many = || endless().stop(always("b")).stop(always("a")).stop(always("c"));
     assert_eq!(ended_by(many()).await, "a");
     assert_eq!(ended_by(many().stop(always("z").priority(10))).await, "z");
@@ -106,7 +106,7 @@ async fn a_rollout_is_truncated_if_any_of_its_turns_is() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_too_long_truncates_and_is_no_error() {
+async fn a_prompt_that_is_too_long_truncates_and_is_not_an_error() {
     let server = ModelServer::turns([ModelReply::text("4"), ModelReply::overlong()]);
     let state = run(&endless().max_turns(5), &server).await;
     assert_eq!((stop_condition(&state), &state.error), ("prompt_too_long", &None));
@@ -115,7 +115,7 @@ async fn a_prompt_that_is_too_long_truncates_and_is_no_error() {
 }
 
 #[tokio::test]
-async fn what_the_model_fails_at_is_in_the_state() {
+async fn failures_of_the_model_are_in_the_state() {
     for (reply, expected) in [
         (ModelReply::empty(), "EmptyModelResponseError"),
         (ModelReply::error(400, "no such model"), "ModelError"),

@@ -55,7 +55,7 @@ fn model(server: &ModelServer, token_prompts: bool) -> Arc<Model> {
 }
 
 #[tokio::test]
-async fn what_was_sampled_is_sent_back_as_its_tokens_and_a_rollout_is_one_sample() {
+async fn sampled_tokens_are_sent_back_and_a_rollout_is_one_sample() {
     let server = ModelServer::scripted(reply);
     let state = run(&model(&server, true)).await;
     let requests = server.requests();

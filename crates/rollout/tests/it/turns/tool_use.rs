@@ -37,10 +37,10 @@ async fn answers(tools: ToolUse<'static>, reply: ModelReply) -> Vec<String> {
     let server = ModelServer::turns([reply, ModelReply::text("done")]);
     let state = run(&tools, &server).await;
     assert_eq!((stop_condition(&state), server.refusals()), ("no_tools_called", Vec::new()));
-    told(&state).iter().map(|message| message.text().into_owned()).collect()
+    tool_messages(&state).iter().map(|message| message.text().into_owned()).collect()
 }
 
-fn told(state: &State) -> Vec<&Arc<Message>> {
+fn tool_messages(state: &State) -> Vec<&Arc<Message>> {
     state.completion.iter().flatten().filter(|message| message.role == Role::Tool).collect()
 }
 
@@ -51,7 +51,7 @@ async fn the_model_calls_tools_until_it_answers_without_a_call() {
     let state = run(&ToolUse::new([add()]).unwrap(), &server).await;
     assert_eq!(stop_condition(&state), "no_tools_called");
     assert_eq!(said(state.completion.as_deref().unwrap()), ["assistant: ", "tool: 5", "assistant: It is 5."]);
-    assert_eq!(told(&state)[0].tool_call_id.as_deref(), Some("call-1"));
+    assert_eq!(tool_messages(&state)[0].tool_call_id.as_deref(), Some("call-1"));
     insta::assert_json_snapshot!(server.requests()[0].body["tools"], @r#"
     [
       {
@@ -104,7 +104,7 @@ async fn calls_of_one_turn_run_in_their_order_one_after_another() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_with_a_call_is_told_to_the_model() {
+async fn failures_of_a_call_are_reported_to_the_model() {
     let tools = || ToolUse::new([add(), fails()]).unwrap();
     let one = async |name: &str, arguments: Value| {
         let answers = answers(tools(), ModelReply::tool_call(name, &arguments)).await;
@@ -112,9 +112,9 @@ async fn what_goes_wrong_with_a_call_is_told_to_the_model() {
         answers[0].clone()
     };
     insta::assert_snapshot!(one("add", json!("{\"a\": 2,")).await, @"the arguments of the call are not JSON: EOF while parsing a value at line 1 column 8");
-    insta::assert_snapshot!(one("add", json!("[1, 2]")).await, @"the arguments of a call are a JSON object, not an array");
-    insta::assert_snapshot!(one("add", json!({"a": 2})).await, @"the arguments do not fit: missing field `b`");
-    insta::assert_snapshot!(one("add", json!({"a": "two", "b": 3})).await, @r#"the arguments do not fit: invalid type: string "two", expected i64"#);
+    insta::assert_snapshot!(one("add", json!("[1, 2]")).await, @"the arguments of a call must be a JSON object, not an array");
+    insta::assert_snapshot!(one("add", json!({"a": 2})).await, @"invalid arguments: missing field `b`");
+    insta::assert_snapshot!(one("add", json!({"a": "two", "b": 3})).await, @r#"invalid arguments: invalid type: string "two", expected i64"#);
     insta::assert_snapshot!(one("fails", json!({})).await, @"bad luck");
 }
 
@@ -125,7 +125,7 @@ async fn a_call_that_fails_does_not_keep_the_next_ones_from_being_made() {
         calls.call("fails", &json!({})).call_id("y").call("add", &json!({"a": 1, "b": 2})).call_id("z");
     let server = ModelServer::turns([calls, ModelReply::text("done")]);
     let state = run(&ToolUse::new([add(), fails()]).unwrap(), &server).await;
-    let answers: Vec<_> = told(&state)
+    let answers: Vec<_> = tool_messages(&state)
         .iter()
         .map(|message| (message.tool_call_id.as_deref().unwrap_or_default(), message.text()))
         .collect();
@@ -135,7 +135,7 @@ async fn a_call_that_fails_does_not_keep_the_next_ones_from_being_made() {
 }
 
 #[tokio::test]
-async fn a_failure_that_ends_the_rollout_keeps_the_next_calls_from_being_made() {
+async fn after_a_failure_that_ends_the_rollout_no_further_call_is_made() {
     let notes = Notes::default();
     let witness = notes.clone();
     let note = tool::function("note", "?", move |_: Nothing| {
@@ -149,7 +149,7 @@ async fn a_failure_that_ends_the_rollout_keeps_the_next_calls_from_being_made() 
 }
 
 #[tokio::test]
-async fn a_tool_that_is_not_there_is_told_with_those_that_are() {
+async fn an_unknown_tool_is_reported_with_the_known_ones() {
     // A strict server would not let the model call it, so the interaction is asked by itself.
     let mut state = run(&ToolUse::new([]).unwrap(), &ModelServer::arithmetic()).await;
     let mut call = Message::assistant("");
@@ -158,7 +158,7 @@ async fn a_tool_that_is_not_there_is_told_with_those_that_are() {
     let call = [Arc::new(call)];
     let tools = ToolUse::new([add(), fails()]).unwrap();
     let answer = tools.env_response(&call, &mut state).await.unwrap();
-    insta::assert_snapshot!(answer[0].text(), @"no tool is called 'frob'; there are: add, fails");
+    insta::assert_snapshot!(answer[0].text(), @"unknown tool 'frob'; known tools: add, fails");
     let stopped = tools.stop_errors(["KeyError"]).env_response(&call, &mut state).await;
     assert_eq!(stopped.unwrap_err().chain(), "ToolCallError -> KeyError");
 }
@@ -173,7 +173,7 @@ async fn arguments_that_a_server_left_out_are_none() {
 }
 
 #[tokio::test]
-async fn failures_can_be_told_in_other_words() {
+async fn failures_can_be_formatted() {
     let tools = ToolUse::new([fails()]).unwrap();
     let tools = tools.error_formatter(|failure| format!("{}! {}", failure.name, failure.message));
     assert_eq!(answers(tools, ModelReply::tool_call("fails", &json!({}))).await, ["ValueError! bad luck"]);
@@ -206,7 +206,7 @@ async fn stop_errors_match_the_kind_of_a_failure_and_its_name() {
 }
 
 #[tokio::test]
-async fn what_breaks_around_a_tool_always_ends_the_rollout() {
+async fn infrastructure_failures_of_a_tool_always_end_the_rollout() {
     let lost = tool::function("lost", "?", |_: Nothing| async {
         Err::<String, _>(ToolFailure::new("SandboxError", "the container is gone"))
     });
@@ -217,7 +217,7 @@ async fn what_breaks_around_a_tool_always_ends_the_rollout() {
 }
 
 #[tokio::test]
-async fn tool_use_ends_after_ten_turns_unless_told_otherwise() {
+async fn tool_use_ends_after_ten_turns_by_default() {
     let server = ModelServer::always(ModelReply::tool_call("add", &json!({"a": 1, "b": 1})));
     let tools = || ToolUse::new([add()]).unwrap();
     let state = run(&tools(), &server).await;
@@ -298,7 +298,7 @@ async fn a_tool_can_change_the_state_of_its_rollout() {
     let server = ModelServer::turns([call, ModelReply::text("done")]);
     let state = run(&ToolUse::new([count]).unwrap(), &server).await;
     assert_eq!(state.get("count"), Some(json!(2)));
-    assert_eq!(told(&state)[1].text(), "2");
+    assert_eq!(tool_messages(&state)[1].text(), "2");
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -334,7 +334,7 @@ async fn hidden_arguments_that_cannot_be_had_fail_the_call() {
 }
 
 #[test]
-fn tools_that_make_no_sense_are_refused() {
+fn invalid_tools_are_rejected() {
     assert_eq!(ToolUse::new([add(), add()]).unwrap_err(), DuplicateTool("add".to_owned()));
     let unknown = tool::hide(query(), &["user"], |_, _| Ok(())).err().unwrap();
     assert_eq!(unknown, UnknownArgument { tool: "query".to_owned(), argument: "user".to_owned() });

@@ -27,7 +27,7 @@ fn inputs() -> Vec<RolloutInput> {
 }
 
 #[tokio::test]
-async fn rows_of_the_original_are_read_whole_and_its_run_goes_on() {
+async fn rows_of_the_original_are_read_and_its_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let request = |only: u64| {
         json!({"do": "generate", "dir": dir.path(), "env_id": "adder", "model": "m", "examples": EXAMPLES,

@@ -1,0 +1,263 @@
+//! From the gateway's record of an agent's calls to the conversation that they are.
+//!
+//! An agent sends its whole conversation with each call, and asks for other things beside it, such as a title. Calls
+//! that begin with the same message are one thread; the longest thread is the conversation.
+
+use std::{
+    fs::File,
+    io::{self, BufRead as _, BufReader},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::trajectory::{OwnConversation, Trajectory, Turn};
+use rollout_core::{
+    message::{Message, Messages, Role, ToolDef},
+    response::{Response, TokenUsage},
+};
+use rollout_gateway::{CallError, CallRecord, ChatForm};
+
+/// The calls of one try.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    threads: Vec<Thread>,
+    /// Why the last call failed, if it did.
+    last_error: Option<CallError>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    /// The first message that is not of the system.
+    first: String,
+    started_at: Timestamp,
+    ended_at: f64,
+    model: String,
+    tools: Vec<ToolDef>,
+    prompt: Messages,
+    turns: Vec<Turn>,
+    /// How many messages the last call sent.
+    sent: usize,
+}
+
+impl Calls {
+    /// Reads a record. Lines that cannot be read are left out. Blocks.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let mut calls = Self::default();
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(calls),
+            file => file?,
+        };
+        for line in BufReader::new(file).lines() {
+            if let Ok(call) = serde_json::from_str(&line?) {
+                calls.add(call);
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Why the last call failed, if it did.
+    pub(crate) fn last_error(&self) -> Option<&CallError> {
+        self.last_error.as_ref()
+    }
+
+    /// The conversation; none if the model never answered.
+    pub(crate) fn into_trajectory(self) -> Option<Trajectory> {
+        // Of equally long ones the first: `max_by_key` takes the last.
+        let thread = self.threads.into_iter().rev().max_by_key(|thread| thread.turns.len())?;
+        let time = (thread.ended_at - seconds(thread.started_at)).max(0.0);
+        let own = OwnConversation {
+            model: thread.model,
+            started_at: thread.started_at,
+            time: Duration::try_from_secs_f64(time).unwrap_or_default(),
+            tools: thread.tools,
+            prompt: thread.prompt,
+            turns: thread.turns,
+        };
+        Some(own.into())
+    }
+
+    fn add(&mut self, call: CallRecord) {
+        self.last_error.clone_from(&call.error);
+        if call.error.is_some() {
+            return;
+        }
+        let Some(ChatForm { request, response }) = call.chat_form() else { return };
+        let messages = messages(&request);
+        let Some(response) = read_response(&call, response) else { return };
+        let first = messages.iter().find(|message| !is_system(message));
+        let first = first.map(|message| message.text().into_owned()).unwrap_or_default();
+        let place = self.threads.iter().position(|thread| thread.first == first);
+        let turn = Turn {
+            response: Arc::new(response),
+            model_time: Duration::try_from_secs_f64(call.latency).unwrap_or_default(),
+            answers: Messages::new(),
+            tools_time: None,
+        };
+        let (begun, ended) = (seconds(call.started), seconds(call.started) + call.latency);
+        let Some(thread) = place.map(|place| &mut self.threads[place]) else {
+            self.threads.push(Thread {
+                first,
+                started_at: call.started,
+                ended_at: ended,
+                model: call.model,
+                tools: tools(&request),
+                sent: messages.len(),
+                prompt: messages,
+                turns: vec![turn],
+            });
+            return;
+        };
+        if let Some(last) = thread.turns.last_mut() {
+            let new = messages.get(thread.sent..).unwrap_or_default();
+            // The response itself comes back before the answers to it.
+            let answers = new.iter().skip_while(|message| message.role == Role::Assistant);
+            last.answers = answers.cloned().collect();
+            last.tools_time = Duration::try_from_secs_f64(begun - thread.ended_at).ok();
+        }
+        thread.sent = messages.len();
+        thread.ended_at = ended;
+        thread.turns.push(turn);
+    }
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1000.0
+}
+
+fn is_system(message: &Message) -> bool {
+    match &message.role {
+        Role::System => true,
+        Role::Other(role) => role == "developer",
+        _ => false,
+    }
+}
+
+fn messages(request: &Value) -> Messages {
+    let listed = request["messages"].as_array().into_iter().flatten();
+    listed.filter_map(|message| serde_json::from_value(message.clone()).ok()).map(Arc::new).collect()
+}
+
+fn tools(request: &Value) -> Vec<ToolDef> {
+    let listed = request["tools"].as_array().into_iter().flatten();
+    let tool = |tool: &Value| {
+        let function = &tool["function"];
+        Some(ToolDef {
+            name: function["name"].as_str()?.to_owned(),
+            description: function["description"].as_str().unwrap_or_default().to_owned(),
+            parameters: function["parameters"].clone(),
+            strict: function["strict"].as_bool(),
+        })
+    };
+    listed.filter_map(tool).collect()
+}
+
+fn read_response(call: &CallRecord, mut response: Value) -> Option<Response> {
+    let choice = response["choices"].get_mut(0)?.take();
+    let message = serde_json::from_value(choice["message"].clone()).ok()?;
+    let finish_reason = choice["finish_reason"].as_str().map(|reason| reason.to_owned().into());
+    Some(Response {
+        id: response["id"].as_str().unwrap_or_default().to_owned(),
+        created: call.started.as_second(),
+        model: call.model.clone(),
+        usage: call.usage.map(|usage| TokenUsage { cost: call.cost, ..usage }),
+        message,
+        finish_reason,
+        tokens: call.tokens.clone(),
+        extra: serde_json::Map::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(id: u64, dialect: &str, request: Value, response: Value) -> Value {
+        json!({
+            "id": id, "started": format!("2026-01-01T00:00:0{id}Z"), "latency": 0.5, "first_token": 0.1,
+            "dialect": dialect, "upstream_dialect": dialect, "model_asked": "m", "model": "m", "streamed": false,
+            "request": request, "response": response, "status": 200, "error": null,
+            "usage": {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 2, "total_tokens": 12},
+            "raw_usage": null, "cost": 0.25, "tokens": null, "removed": [], "notes": [], "session_ids": {}, "retry": null,
+            "tries": 1, "cached": false, "truncated": false,
+        })
+    }
+
+    fn read(calls: &[Value]) -> Calls {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for call in calls {
+            writeln!(file, "{call}").unwrap();
+        }
+        Calls::read(file.path()).unwrap()
+    }
+
+    fn written(calls: &[Value]) -> Value {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trajectory.json");
+        read(calls)
+            .into_trajectory()
+            .unwrap()
+            .write(&path, &rollout_core::redact::Redactor::default())
+            .unwrap();
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_calls_of_an_agent_are_a_conversation_and_other_calls_are_left_out() {
+        let user = json!({"role": "user", "content": [{"type": "text", "text": "do it"}]});
+        let said = json!({"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}]});
+        let answer = json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a.txt"}]});
+        let tools = json!([{"name": "Bash", "description": "Runs", "input_schema": {"type": "object"}}]);
+        let request = |messages: Value| {
+            json!({
+            "model": "m", "max_tokens": 9, "system": "be good", "messages": messages, "tools": tools.clone()})
+        };
+        let response = |content: Value, stop: &str| {
+            json!({
+            "id": "r", "type": "message", "role": "assistant", "model": "m", "content": content,
+            "stop_reason": stop, "usage": {"input_tokens": 6, "output_tokens": 2}})
+        };
+        let title =
+            json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a title"}]});
+        let file = written(&[
+            call(1, "messages", title, response(json!([{"type": "text", "text": "Title"}]), "end_turn")),
+            call(2, "messages", request(json!([user])), response(said["content"].clone(), "tool_use")),
+            call(
+                3,
+                "messages",
+                request(json!([user, said, answer])),
+                response(json!([{"type": "text", "text": "done"}]), "end_turn"),
+            ),
+        ]);
+        assert_eq!(file["prompt"][0]["role"], "system");
+        assert_eq!(file["prompt"].as_array().unwrap().len(), 2);
+        assert_eq!(file["tools"][0]["name"], "Bash");
+        assert_eq!(file["turns"].as_array().unwrap().len(), 2);
+        let first = &file["turns"][0];
+        assert_eq!(first["response"]["message"]["tool_calls"][0]["name"], "Bash");
+        assert_eq!(first["answers"][0]["tool_call_id"], "t1");
+        assert_eq!(file["turns"][1]["response"]["message"]["content"], "done");
+        assert_eq!(
+            file["usage"],
+            json!({"input_tokens": 20, "output_tokens": 4, "cached_tokens": 8, "cost_usd": 0.5})
+        );
+    }
+
+    #[test]
+    fn a_failed_call_is_no_turn_and_the_last_one_is_remembered() {
+        let request = json!({"model": "m", "messages": [{"role": "user", "content": "do it"}]});
+        let mut failed = call(1, "chat", request, Value::Null);
+        failed["error"] = json!({"kind": "rate_limited", "message": "slow down"});
+        let calls = read(&[failed]);
+        assert_eq!(calls.last_error().unwrap().message, "slow down");
+        assert!(calls.into_trajectory().is_none());
+    }
+}

@@ -1,0 +1,282 @@
+//! What a preset comes to in an environment: where the agent's files go, its commands, and its scripts.
+
+use crate::{
+    config::{PresetConfig, PresetInstall},
+    packages::{PackageError, Packages, Part, PythonSpec},
+};
+
+/// Where the files of an agent are put.
+pub(crate) const DIR: &str = "/opt/rollout/agent";
+
+/// The script that finds the versions of Python that an image has: a line with version and path for each.
+pub(crate) const FIND_PYTHON: &str = r#"for python in python3 python3.10 python3.11 python3.12 python3.13 python3.14; do
+  "$python" -c 'import os, sys; print("python", "%d.%d" % sys.version_info[:2], os.path.realpath(sys.executable))'
+done 2> /dev/null
+exit 0
+"#;
+
+/// The Python of an image that runs the packages of a preset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImagePython {
+    pub(crate) version: String,
+    pub(crate) path: String,
+}
+
+impl ImagePython {
+    /// The best one of those that [`FIND_PYTHON`] printed. The error says which there are.
+    pub(crate) fn choose(wanted: &[String], printed: &str) -> Result<Self, String> {
+        let found: Vec<(&str, &str)> = printed
+            .lines()
+            .filter_map(|line| line.strip_prefix("python ")?.split_once(' '))
+            .filter(|(_, path)| path.starts_with('/'))
+            .collect();
+        let of = |version: &String| found.iter().find(|(other, _)| other == version);
+        match wanted.iter().find_map(of) {
+            Some((version, path)) => Ok(Self { version: (*version).to_owned(), path: (*path).to_owned() }),
+            None => {
+                let has = match found.as_slice() {
+                    [] => "it has none".to_owned(),
+                    found => format!(
+                        "it has {}",
+                        found.iter().map(|(version, _)| *version).collect::<Vec<_>>().join(", ")
+                    ),
+                };
+                Err(format!("it needs Python {} in the image, and {has}", wanted.join(" or ")))
+            }
+        }
+    }
+
+    /// The files that make the agent's directory a virtual environment of this Python: its settings, and the target of
+    /// `venv/bin/python`.
+    pub(crate) fn settings(&self) -> String {
+        let home = self.path.rsplit_once('/').map_or("/", |(home, _)| home);
+        format!("home = {home}\ninclude-system-site-packages = false\nversion = {}\n", self.version)
+    }
+}
+
+/// A package of npm, as a preset names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NpmSpec {
+    pub(crate) package: String,
+    pub(crate) version: String,
+}
+
+impl NpmSpec {
+    /// Reads `name` or `name@version` of a preset.
+    pub(crate) fn new(spec: &str, version: &str) -> Self {
+        let spec = fill(spec, version);
+        let scope = usize::from(spec.starts_with('@'));
+        match spec[scope..].split_once('@') {
+            Some((name, own)) => {
+                Self { package: format!("{}{name}", &spec[..scope]), version: own.to_owned() }
+            }
+            None => Self { package: spec, version: version.to_owned() },
+        }
+    }
+}
+
+/// What the files of an agent depend on in an image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Platform<'a> {
+    /// The npm package for it.
+    pub(crate) npm: Option<&'a NpmSpec>,
+    /// Whether programs for glibc do not run.
+    pub(crate) musl: bool,
+    /// The version of its Python, if the agent needs one.
+    pub(crate) python: Option<&'a str>,
+}
+
+/// The files of an agent for an image, fetched where they are not there yet.
+pub(crate) async fn parts(
+    packages: &Packages,
+    install: &PresetInstall,
+    version: &str,
+    platform: Platform<'_>,
+) -> Result<Vec<Part>, PackageError> {
+    let mut parts = Vec::new();
+    if let Some(NpmSpec { package, version }) = platform.npm {
+        parts.push(packages.npm(package, version, install.node.as_deref()).await?);
+    }
+    if let Some(node) = &install.node {
+        parts.push(packages.node(node).await?);
+    }
+    if let Some(python) = platform.python.filter(|_| !install.pip.is_empty()) {
+        let requirements = &requirements(install, version);
+        let spec = PythonSpec { requirements, built: &install.pip_build, python, musl: platform.musl };
+        parts.push(packages.python(spec).await?);
+    }
+    Ok(parts)
+}
+
+/// Fetches an agent before it is needed, for images with glibc and, if it needs Python, this version of it. Returns the
+/// version that was fetched.
+pub async fn fetch_agent(
+    packages: &Packages,
+    preset: &PresetConfig,
+    version: &str,
+    python: Option<&str>,
+) -> Result<String, PackageError> {
+    let install = &preset.install;
+    let version = wanted_version(packages, install, version).await?;
+    let npm = install.npm.as_ref().map(|spec| NpmSpec::new(spec, &version));
+    let python = python.or(install.python.first().map(String::as_str));
+    parts(packages, install, &version, Platform { npm: npm.as_ref(), musl: false, python }).await?;
+    Ok(version)
+}
+
+/// The version that was asked for, or the latest where a registry knows it.
+pub(crate) async fn wanted_version(
+    packages: &Packages,
+    install: &PresetInstall,
+    version: &str,
+) -> Result<String, PackageError> {
+    match &install.npm {
+        Some(npm) if version == "latest" => packages.npm_latest(&NpmSpec::new(npm, "latest").package).await,
+        _ => Ok(version.to_owned()),
+    }
+}
+
+/// Fills in what depends on the version and the processor.
+pub(crate) fn fill(text: &str, version: &str) -> String {
+    text.replace("{version}", version)
+        .replace("{arch}", crate::packages::arch())
+        .replace("{cpu}", std::env::consts::ARCH)
+}
+
+/// The requirements of the Python packages, without their version if the latest is wanted.
+pub(crate) fn requirements(install: &PresetInstall, version: &str) -> Vec<String> {
+    let pin = |text: &String| match version {
+        "latest" => text.replace("=={version}", ""),
+        version => fill(text, version),
+    };
+    install.pip.iter().map(pin).collect()
+}
+
+/// The commands of an agent, each with the content of its file.
+pub(crate) fn commands(
+    install: &PresetInstall,
+    package: Option<&str>,
+    version: &str,
+) -> Vec<(String, String)> {
+    let content = |target: &str| match (package, target.split_once(':')) {
+        (None, Some((module, function))) => format!(
+            "#!{DIR}/venv/bin/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        ),
+        (None, None) => format!("#!/bin/sh\nexec {target} \"$@\"\n"),
+        (Some(package), _) => {
+            let node = install.node.as_ref().map(|_| format!("{DIR}/node/bin/node ")).unwrap_or_default();
+            format!("#!/bin/sh\nexec {node}{DIR}/node_modules/{package}/{} \"$@\"\n", fill(target, version))
+        }
+    };
+    install.bin.iter().map(|(name, target)| (format!("{DIR}/bin/{name}"), content(target))).collect()
+}
+
+/// What every script of a preset starts with.
+fn prelude(version: &str) -> String {
+    format!(
+        "export PATH=\"{DIR}/bin:$PATH\" HOME=\"${{HOME:-$(echo ~)}}\" ROLLOUT_AGENT_VERSION={}\n",
+        quote(version)
+    )
+}
+
+/// The script that installs the agent after its files are in place, and checks its version.
+pub(crate) fn install_script(install: &PresetInstall, version: &str) -> String {
+    let mut script = prelude(version);
+    if let Some(own) = &install.script {
+        script.push_str(&format!("set -e\n{}\nset +e\n", own.trim_end()));
+    }
+    if let Some(check) = &install.check {
+        let expected = if version == "latest" { "*".to_owned() } else { format!("*{}*", quote(version)) };
+        script.push_str(&format!(
+            "found=$({check} < /dev/null 2>&1) || {{ echo \"{check} failed: $found\" >&2; exit 1; }}\n\
+             echo \"$found\"\n\
+             case $found in {expected}) ;; *) echo \"expected version {version}, found $found\" >&2; exit 1 ;; esac\n"
+        ));
+    }
+    script
+}
+
+/// The script that lets the agent attempt the task.
+pub(crate) fn execute_script(preset: &PresetConfig, version: &str) -> String {
+    format!("{}{}", prelude(version), preset.execute)
+}
+
+/// The script that copies the agent's own logs to where they are collected; none if it has no others.
+pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
+    if preset.logs.is_empty() {
+        return None;
+    }
+    let mut script = "export HOME=\"${HOME:-$(echo ~)}\"\nshopt -s nullglob\n".to_owned();
+    for path in &preset.logs {
+        script.push_str(&format!("for found in {path}; do cp -R \"$found\" /logs/agent/; done\n"));
+    }
+    script.push_str("exit 0\n");
+    Some(script)
+}
+
+/// A text as one word of a shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::preset;
+
+    #[test]
+    fn a_package_may_have_a_version_of_its_own() {
+        let spec = |text| NpmSpec::new(text, "1.2.3");
+        let arch = crate::packages::arch();
+        assert_eq!(spec("a"), NpmSpec { package: "a".to_owned(), version: "1.2.3".to_owned() });
+        let platform = NpmSpec { package: "@o/c".to_owned(), version: format!("1.2.3-linux-{arch}") };
+        assert_eq!(spec("@o/c@{version}-linux-{arch}"), platform);
+        assert_eq!(spec("@o/c-{arch}").package, format!("@o/c-{arch}"));
+    }
+
+    #[test]
+    fn the_best_python_of_an_image_is_chosen_and_a_missing_one_is_explained() {
+        let wanted = ["3.12", "3.11"].map(str::to_owned);
+        let printed = "python 3.11 /usr/bin/python3.11\npython 3.9 /usr/bin/python3.9\nsomething else\n";
+        let chosen = ImagePython::choose(&wanted, printed).unwrap();
+        assert_eq!((chosen.version.as_str(), chosen.path.as_str()), ("3.11", "/usr/bin/python3.11"));
+        assert_eq!(
+            ImagePython::choose(&wanted, "python 3.9 /usr/bin/python3.9").unwrap_err(),
+            "it needs Python 3.12 or 3.11 in the image, and it has 3.9"
+        );
+        assert_eq!(
+            ImagePython::choose(&wanted, "").unwrap_err(),
+            "it needs Python 3.12 or 3.11 in the image, and it has none"
+        );
+    }
+
+    #[test]
+    fn the_installed_version_is_checked() {
+        let codex = preset("codex").unwrap();
+        insta::assert_snapshot!(install_script(&codex.install, "0.166.0"), @r#"
+        export PATH="/opt/rollout/agent/bin:$PATH" HOME="${HOME:-$(echo ~)}" ROLLOUT_AGENT_VERSION='0.166.0'
+        found=$(codex --version < /dev/null 2>&1) || { echo "codex --version failed: $found" >&2; exit 1; }
+        echo "$found"
+        case $found in *'0.166.0'*) ;; *) echo "expected version 0.166.0, found $found" >&2; exit 1 ;; esac
+        "#);
+    }
+
+    #[test]
+    fn commands_are_programs_scripts_of_node_and_functions_of_python() {
+        let of = |name: &str, package| commands(&preset(name).unwrap().install, package, "1").remove(0).1;
+        insta::assert_snapshot!(of("claude-code", Some("@a/claude")), @r#"
+        #!/bin/sh
+        exec /opt/rollout/agent/node_modules/@a/claude/claude "$@"
+        "#);
+        insta::assert_snapshot!(of("gemini-cli", Some("@google/gemini-cli")), @r#"
+        #!/bin/sh
+        exec /opt/rollout/agent/node/bin/node /opt/rollout/agent/node_modules/@google/gemini-cli/bundle/gemini.js "$@"
+        "#);
+        insta::assert_snapshot!(of("aider", None), @r"
+        #!/opt/rollout/agent/venv/bin/python
+        import sys
+        from aider.main import main
+        sys.exit(main())
+        ");
+    }
+}

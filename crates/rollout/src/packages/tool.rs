@@ -1,0 +1,42 @@
+//! Programs that install packages on the host: npm and uv.
+
+use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
+
+use tokio::process::Command;
+
+use super::{PackageError, PackageSources};
+
+/// A few hundred packages on a slow line.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Lines of output that an error quotes.
+const QUOTED_LINES: usize = 10;
+
+/// Runs a program to its end. It sees the given variables and those of the sources, and nothing else of this process.
+pub(super) async fn run(
+    program: &'static str,
+    package: &str,
+    path: &Path,
+    arguments: &[OsString],
+    variables: &[(String, String)],
+    sources: &PackageSources,
+) -> Result<(), PackageError> {
+    let failed = |problem: String| PackageError::Tool { program, package: package.to_owned(), problem };
+    let mut command = Command::new(path);
+    command.args(arguments).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    command.env("HOME", &sources.cache_dir);
+    command.envs(sources.variables.iter().map(|(name, value)| (name, value)));
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).kill_on_drop(true).current_dir(&sources.cache_dir);
+    let output = tokio::time::timeout(TIMEOUT, command.output())
+        .await
+        .map_err(|_| failed(format!("it did not end within {} minutes", TIMEOUT.as_secs() / 60)))?
+        .map_err(|error| failed(format!("{} does not start: {error}", path.display())))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(QUOTED_LINES)..];
+    Err(failed(format!("{}\n{}", output.status, last.join("\n"))))
+}
