@@ -1,10 +1,14 @@
 //! The command line: subcommands, their arguments and their help texts.
 
+mod agents;
 mod compare;
 mod eval;
 mod export;
 mod flakes;
+mod gateway;
 mod investigate;
+#[cfg(test)]
+mod reference;
 mod reproduce;
 mod score;
 mod tools;
@@ -18,6 +22,7 @@ use std::{
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+pub(crate) use agents::{Agents, AgentsCommand};
 pub(crate) use compare::Compare;
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{
@@ -25,6 +30,7 @@ pub(crate) use export::{
     FromJob,
 };
 pub(crate) use flakes::Flakes;
+pub(crate) use gateway::{GatewayArgs, GatewayCommand, GatewayServe};
 pub(crate) use investigate::{Investigate, InvestigateOnly};
 pub(crate) use reproduce::Reproduce;
 pub(crate) use score::Score;
@@ -39,6 +45,8 @@ Examples:
   rollout init job my-eval               Create a job that is ready to run
   rollout my-eval/job.yaml               Run it
   rollout my-eval/job.yaml --dry-run     Show what would run
+  rollout run -d tasks -a codex -m openai/gpt-5.5
+                                         Run an agent without a job file
   rollout resume jobs/2026-01-15__10-30-00
                                          Continue after Ctrl-C or a crash
   rollout doctor                         Check what this machine can run
@@ -51,6 +59,10 @@ Exit status:
 
 const RUN_EXAMPLES: &str = "\
 Examples:
+  rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
+                                         Run an agent on tasks without a job file
+  rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run
+                                         Write the job file for it
   rollout job.yaml --agent oracle --task 'sort-*'
                                          Run part of the job
   rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
@@ -97,10 +109,10 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a job
+    /// Run a job: every agent attempts every task
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Ask a model the questions of a benchmark, and score the answers
+    /// Run a benchmark: ask a model its questions, and score the answers
     #[command(after_help = EVAL_EXAMPLES)]
     Eval(Eval),
     /// Ask a model one question
@@ -113,6 +125,11 @@ pub(crate) enum Command {
     Score(Score),
     /// Serve model rollouts to a training loop over HTTP
     Serve(Serve),
+    /// Serve a model to agents over HTTP, with records and limits
+    Gateway(GatewayArgs),
+
+    /// Show the agents that can be run by name
+    Agents(Agents),
     /// Serve tools to models over HTTP: code, documents, databases, the web
     Tools(Tools),
     /// Export the results of a job to files for other programs
@@ -120,11 +137,11 @@ pub(crate) enum Command {
     /// Compare jobs or agents task by task, with statistical tests
     #[command(after_help = compare::EXAMPLES)]
     Compare(Compare),
-    /// Ask a model why trials of a job failed
+    /// Ask a model why trials of a job were not solved
     Investigate(Investigate),
     /// Run one trial again, and report what differs
     Reproduce(Reproduce),
-    /// Find tasks where the oracle sometimes fails or the nop agent passes
+    /// Find tasks whose own solution does not always pass, or that doing nothing passes
     Flakes(Flakes),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
@@ -147,9 +164,10 @@ pub(crate) enum Command {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The job file, a directory with a job.yaml, or - for stdin
+    /// The job file, a directory with a job.yaml, or - for stdin; without one, --dataset, --agent and
+    /// --model describe the job
     #[arg(value_name = "JOB")]
-    pub job: PathBuf,
+    pub job: Option<PathBuf>,
 
     /// Show the plan without running it
     #[arg(long)]
@@ -159,35 +177,59 @@ pub(crate) struct Run {
     #[arg(long)]
     pub strict: bool,
 
-    /// Run only agents whose name matches; can be repeated
-    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
+    /// Run only agents whose name matches; without a job file, the agent to run: a name of
+    /// `rollout agents list`, oracle, nop, or the path of a preset; can be repeated
+    #[arg(short, long, value_name = "AGENT", help_heading = "Selection")]
     pub agent: Vec<String>,
 
     /// Run only tasks whose name matches; can be repeated
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub task: Vec<String>,
 
-    /// Run only datasets whose name matches; can be repeated
-    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
+    /// Run only datasets whose name matches; without a job file, a directory of tasks, a task, or an
+    /// interaction file; can be repeated
+    #[arg(short, long, value_name = "DATASET", help_heading = "Selection")]
     pub dataset: Vec<String>,
 
     /// Run at most this many tasks of each dataset
     #[arg(long, value_name = "N", help_heading = "Selection")]
     pub limit: Option<usize>,
 
+    /// The model of the agents, such as anthropic/claude-sonnet-4-5; without --agent, the model itself
+    /// works on the tasks; can be repeated
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "job", help_heading = "Without a job file")]
+    pub model: Vec<String>,
+
+    /// The OpenAI-compatible server of the model, with its key in OPENAI_API_KEY
+    #[arg(long, value_name = "URL", requires = "model", help_heading = "Without a job file")]
+    pub base_url: Option<String>,
+
+    /// Write the job to a new file
+    #[arg(long, value_name = "FILE", conflicts_with = "job", help_heading = "Without a job file")]
+    pub save: Option<PathBuf>,
+
     /// Number of attempts per task; overrides n_attempts
-    #[arg(long, value_name = "N", help_heading = "Execution")]
+    #[arg(short = 'k', long, value_name = "N", help_heading = "Execution")]
     pub attempts: Option<u32>,
 
     /// Number of trials that run at the same time; overrides n_concurrent_trials
-    #[arg(long, value_name = "N", help_heading = "Execution")]
+    #[arg(short = 'n', long, value_name = "N", help_heading = "Execution")]
     pub concurrency: Option<u32>,
 
-    /// Override a setting of the job file by its dotted key; can be repeated
+    /// The environment provider, such as docker or native; overrides environment.type
+    #[arg(short, long, value_name = "PROVIDER", help_heading = "Execution")]
+    pub environment: Option<String>,
+
+    /// Read variables for ${VAR} from a file with lines of the form NAME=value; variables of the
+    /// environment take precedence
+    #[arg(long, value_name = "FILE", help_heading = "Execution")]
+    pub env_file: Option<PathBuf>,
+
+    /// Override a setting of the job file, such as environment.type=docker; can be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
     pub set: Vec<String>,
 
-    /// Exit with status 1 if the headline pass_rate or mean_reward is lower, such as pass_rate=0.9
+    /// Exit with status 1 if the pass_rate or the mean_reward is lower, such as pass_rate=0.9; can be repeated
     #[arg(long, value_name = "RATE=BOUND", help_heading = "Output")]
     pub fail_under: Vec<FailUnder>,
 
@@ -341,6 +383,7 @@ pub(crate) struct Init {
     pub kind: InitKind,
 
     /// The directory to create
+    #[arg(value_name = "DIR")]
     pub name: PathBuf,
 }
 
@@ -357,6 +400,7 @@ pub(crate) enum InitKind {
 #[derive(Debug, Args)]
 pub(crate) struct Schema {
     /// The kind of file that the schema describes
+    #[arg(value_name = "KIND")]
     pub of: SchemaOf,
 }
 
@@ -371,6 +415,8 @@ pub(crate) enum SchemaOf {
     Interaction,
     /// A benchmark configuration, for `rollout eval`
     Benchmark,
+    /// A preset of an agent
+    Preset,
 }
 
 /// Arguments of `clean`.

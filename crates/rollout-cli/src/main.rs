@@ -6,6 +6,7 @@ mod disk;
 mod engine;
 mod exit;
 mod logging;
+mod packages;
 mod report;
 mod runtime;
 mod signals;
@@ -40,6 +41,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Resume(args) => on_runtime(command::resume::run(args)),
         Command::Score(args) => on_runtime(command::score::run(&args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
+        Command::Gateway(args) => on_runtime(command::gateway::run(args.what)),
+        Command::Agents(args) => on_runtime(command::agents::run(&args.what)),
         Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),
         Command::Compare(args) => command::compare::run(&args),

@@ -16,7 +16,7 @@ Examples:
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// Job directories; each agent is compared with the agent of the same name in the earlier directories
+    /// Job directories; each agent is compared with the agent of the same name in an earlier directory
     #[arg(value_name = "JOB_DIR", required = true)]
     pub directories: Vec<PathBuf>,
 

@@ -30,11 +30,11 @@ pub(crate) struct Eval {
     #[arg(long, value_name = "NAME", help_heading = "Execution")]
     pub model: Option<String>,
 
-    /// Override any setting of the configuration; can be repeated
+    /// Override a setting of the configuration, such as max_workers=16; can be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
     pub set: Vec<String>,
 
-    /// The metric; overrides evaluation_metric
+    /// The metric, such as exact_match or llm_judgement; overrides evaluation_metric
     #[arg(long, value_name = "METRIC", help_heading = "Scoring")]
     pub metric: Option<Metric>,
 
@@ -88,7 +88,7 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "FILE")]
     pub sandbox_token_file: Option<PathBuf>,
 
-    /// The system prompt; '' for none. The default prompt is printed by --show-trajectory
+    /// The system prompt; '' sends none. --show-trajectory prints the default prompt
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 

@@ -8,14 +8,15 @@ use super::Answer;
 
 const EXAMPLES: &str = "\
 Examples:
-  rollout flakes tasks/                  Run the oracle and nop agents on every task five times
+  rollout flakes tasks/                  Attempt every task five times with its own solution (the agent
+                                         oracle), and five times without doing anything (the agent nop)
   rollout flakes job.yaml --attempts 20  Do the same for the tasks of a job, in its environment
   rollout flakes jobs/nightly            Check the existing oracle and nop trials of a job
 
 Exit status:
   0    every oracle trial passed and no nop trial passed;
        a note is printed if a job has only one of these agents
-  1    a task is flaky or gives nop a reward of 1, or trials have no result
+  1    an oracle trial did not pass, a nop trial passed, or trials have no result
   2    the tasks could not be run
   130  cancelled";
 

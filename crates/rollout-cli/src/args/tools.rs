@@ -23,7 +23,7 @@ pub(crate) struct Tools {
 /// The subcommands of `tools`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolsCommand {
-    /// Serve the tools over HTTP; benchmarks use the URL as `sandbox_server_url`
+    /// Serve the tools over HTTP; `sandbox_server_url` of a benchmark names the URL
     Serve(ToolsServe),
     /// List the tools and describe them
     List(ToolsList),

@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     error::Error,
+    fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use rollout::{
@@ -15,7 +16,7 @@ use rollout::{
     job::{Plan, PlanDataset},
     model::{
         Model,
-        build::{self, Surroundings},
+        build::{self, InteractionContext},
     },
     name::{AgentName, DatasetName},
     record::redact::Redactor,
@@ -31,9 +32,38 @@ use crate::{
 /// The names of a job file in a directory.
 const JOB_FILES: [&str; 3] = ["job.yaml", "job.yml", "job.json"];
 
+/// The variables of `--env-file`.
+static ENV_FILE: OnceLock<HashMap<String, String>> = OnceLock::new();
+
 /// Returns an environment variable, for `${VAR}` in files.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    std::env::var(name).ok().or_else(|| ENV_FILE.get()?.get(name).cloned())
+}
+
+/// Adds the variables of a file to those of the environment.
+pub(crate) fn use_env_file(path: &Path) -> Result<(), Failure> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::from(format!("cannot read {}: {error}", path.display())))?;
+    let mut variables = HashMap::new();
+    for (number, line) in text.lines().map(str::trim).enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let Some((name, value)) = line.strip_prefix("export ").unwrap_or(line).split_once('=') else {
+            // The line may be a secret.
+            let place = format!("line {} of {}", number + 1, path.display());
+            return Err(Failure::from(format!("{place} is not of the form NAME=value")));
+        };
+        let value = value.trim();
+        let unquoted = ['"', '\'']
+            .iter()
+            .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
+            .unwrap_or(value);
+        variables.insert(name.trim().to_owned(), unquoted.to_owned());
+    }
+    // One command reads one file.
+    let _ = ENV_FILE.set(variables);
+    Ok(())
 }
 
 /// Parses overrides of the form `key=value`.
@@ -101,11 +131,11 @@ pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
     failure.details(problems.render(true))
 }
 
-/// Loads the datasets of a job, and prints progress messages. Interactions run only if `surroundings` is given.
+/// Loads the datasets of a job, and prints progress messages. Interactions run only if `context` is given.
 pub(crate) async fn datasets(
     job: &LoadedJob,
     resolved: &Resolved,
-    surroundings: Option<&Surroundings>,
+    context: Option<&InteractionContext>,
 ) -> Result<Vec<PlanDataset>, Failure> {
     let sources = Sources { retry: job.config.retry.clone(), ..Sources::new(state_dir()?) };
     let progress = |message: String| {
@@ -117,7 +147,7 @@ pub(crate) async fn datasets(
     for (config, tasks) in job.config.datasets.iter().zip(tasks) {
         datasets.push(match &config.source {
             DatasetSource::Interaction(interaction) => {
-                let examples = build::examples(&config.name, interaction, surroundings).await;
+                let examples = build::examples(&config.name, interaction, context).await;
                 let failed = |error| {
                     let dataset = config.name.clone();
                     let source: Box<dyn Error + Send + Sync> = match masked(&error, &job.secrets) {
@@ -156,7 +186,7 @@ pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, 
         AgentKind::Model(model) => {
             Some(build::model(&model.model).map(|model| (agent.name.clone(), Arc::new(model))))
         }
-        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
+        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } | AgentKind::Preset(_) => None,
     });
     Ok(models.collect::<Result<_, _>>()?)
 }

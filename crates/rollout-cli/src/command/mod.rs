@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub(crate) mod agents;
 pub(crate) mod ask;
 pub(crate) mod clean;
 pub(crate) mod compare;
@@ -8,12 +9,14 @@ pub(crate) mod eval;
 mod execute;
 pub(crate) mod export;
 pub(crate) mod flakes;
+pub(crate) mod gateway;
 mod guard;
 pub(crate) mod init;
 pub(crate) mod investigate;
 mod load;
 mod plan;
 mod progress;
+mod quick;
 pub(crate) mod reproduce;
 pub(crate) mod resume;
 pub(crate) mod run;

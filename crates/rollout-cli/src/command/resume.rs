@@ -14,6 +14,7 @@ use crate::{
     args::{RerunWhich, Resume},
     exit::{Exit, Failure, hinted},
     logging,
+    packages::packages,
     report::{Form, text::count},
     signals,
 };
@@ -131,12 +132,13 @@ async fn open(
         (true, true) => run::provider(&loaded.config.environment).await?,
         (false, _) => recorded_provider(&loaded.config.environment, &recorded).await?,
     };
-    let surroundings = run::surroundings(&loaded, Some(Arc::clone(&provider))).await?;
-    let datasets = load::datasets(&loaded, &resumable.resolved(grows), surroundings.as_ref()).await?;
+    let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
+    let datasets = load::datasets(&loaded, &resumable.resolved(grows), context.as_ref()).await?;
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)
         .map_err(hinted(PlanError::hint))?
-        .with_models(models);
+        .with_models(models)
+        .with_packages(packages()?);
     let opened = match grows {
         true => resumable.grow(plan, provider, rerun).await,
         false => resumable.resume(plan, provider, rerun).await,

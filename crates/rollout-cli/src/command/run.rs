@@ -7,14 +7,14 @@ use rollout::{
     config::{DatasetSource, EnvironmentConfig, LoadedJob},
     environment::{ConnectError, HostPaths, Provider, connect},
     job::{Job, JobError, NoProvider, Plan, PlanError, Selection, Work},
-    model::{PythonWorkers, build::Surroundings},
+    model::{PythonWorkers, build::InteractionContext},
     preflight::{self, Preflight},
     task::Resolved,
 };
 
 use super::{
     execute::{self, JunitFile},
-    load, plan,
+    load, plan, quick,
     warnings::{TaskWarnings, findings, line},
 };
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     engine,
     exit::{Exit, Failure, hinted},
     logging,
+    packages::packages,
     report::{Form, text::count},
     signals,
     state::state_dir,
@@ -52,15 +53,19 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
 
 /// Loads and checks the job before its directory is created, so that an invalid job leaves nothing behind.
 async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
-    let overrides = overrides(args);
-    let parsed = load::overrides(&overrides)?;
-    let selection = Selection {
-        agents: globs(&args.agent)?,
-        datasets: globs(&args.dataset)?,
-        tasks: globs(&args.task)?,
-        limit: args.limit,
+    if let Some(file) = &args.env_file {
+        load::use_env_file(file)?;
+    }
+    let mut selection = Selection { tasks: globs(&args.task)?, limit: args.limit, ..Selection::default() };
+    let (loaded, overrides) = match &args.job {
+        Some(job) => {
+            selection.agents = globs(&args.agent)?;
+            selection.datasets = globs(&args.dataset)?;
+            let overrides = overrides(args);
+            (load::job(job, &load::overrides(&overrides)?)?, overrides)
+        }
+        None => (quick::job(args, &load::overrides(&args.set)?)?, args.set.clone()),
     };
-    let loaded = load::job(&args.job, &parsed)?;
     planned(loaded, overrides, &selection, args.strict).await
 }
 
@@ -73,15 +78,16 @@ pub(crate) async fn planned(
     strict: bool,
 ) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
-    let surroundings = surroundings(&loaded, None).await?;
-    let datasets = load::datasets(&loaded, &Resolved::default(), surroundings.as_ref()).await?;
+    let context = interaction_context(&loaded, None).await?;
+    let datasets = load::datasets(&loaded, &Resolved::default(), context.as_ref()).await?;
     let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, selection, &load::variable)
         .map_err(hinted(PlanError::hint))?
-        .with_models(models);
+        .with_models(models)
+        .with_packages(packages()?);
     let of_tasks = of_tasks.within(&plan);
-    let provider = provider_of(&plan, surroundings).await?;
+    let provider = provider_of(&plan, context).await?;
     let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
     if found.hopeless {
         // The notes explain the choice of the provider.
@@ -123,10 +129,10 @@ pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result
 
 /// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if
 /// none is given and an interaction has containers.
-pub(crate) async fn surroundings(
+pub(crate) async fn interaction_context(
     loaded: &LoadedJob,
     known: Option<Arc<dyn Provider>>,
-) -> Result<Option<Surroundings>, Failure> {
+) -> Result<Option<InteractionContext>, Failure> {
     let config = &loaded.config;
     let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
         DatasetSource::Interaction(interaction) => Some(interaction),
@@ -143,7 +149,7 @@ pub(crate) async fn surroundings(
     };
     let job = config.name.as_ref().map_or("rollout", |name| name.as_str()).to_owned();
     let python = PythonWorkers::new(loaded.base_dir());
-    Ok(Some(Surroundings { provider, job, python }))
+    Ok(Some(InteractionContext { provider, job, python }))
 }
 
 /// Returns all overrides of the job file, in the form of `--set`.
@@ -151,21 +157,31 @@ fn overrides(args: &Run) -> Vec<String> {
     let mut overrides = args.set.clone();
     overrides.extend(args.attempts.map(|attempts| format!("n_attempts={attempts}")));
     overrides.extend(args.concurrency.map(|trials| format!("n_concurrent_trials={trials}")));
+    overrides.extend(args.environment.as_ref().map(|kind| format!("environment.type={kind}")));
     overrides
 }
 
+/// A pattern on the command line that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid pattern `{pattern}`: {reason}")]
+struct PatternError {
+    pattern: String,
+    reason: String,
+}
+
 fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
-    Ok(patterns
-        .iter()
-        .map(|pattern| Ok(Glob::new(pattern)?.compile_matcher()))
-        .collect::<Result<_, globset::Error>>()?)
+    let compiled = patterns.iter().map(|pattern| match Glob::new(pattern) {
+        Ok(glob) => Ok(glob.compile_matcher()),
+        Err(error) => Err(PatternError { pattern: pattern.clone(), reason: error.kind().to_string() }),
+    });
+    Ok(compiled.collect::<Result<_, _>>()?)
 }
 
 /// Returns the provider that the trials of a plan need.
-async fn provider_of(plan: &Plan, surroundings: Option<Surroundings>) -> Result<Arc<dyn Provider>, Failure> {
+async fn provider_of(plan: &Plan, context: Option<InteractionContext>) -> Result<Arc<dyn Provider>, Failure> {
     let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container(_)));
-    match surroundings {
-        Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
+    match context {
+        Some(InteractionContext { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
             Ok(provider)
         }
         _ => provider(&plan.config().environment).await,

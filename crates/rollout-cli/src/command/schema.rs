@@ -1,6 +1,6 @@
 //! `rollout schema`: prints JSON Schemas for editors.
 
-use rollout::config::{benchmark_schema, interaction_schema, job_schema, task_schema};
+use rollout::config::{benchmark_schema, interaction_schema, job_schema, preset_schema, task_schema};
 
 use crate::{
     args::{Schema, SchemaOf},
@@ -13,6 +13,7 @@ pub(crate) fn run(args: &Schema) -> Result<Exit, Failure> {
         SchemaOf::Benchmark => benchmark_schema(),
         SchemaOf::Interaction => interaction_schema(),
         SchemaOf::Job => job_schema(),
+        SchemaOf::Preset => preset_schema(),
         SchemaOf::Task => task_schema(),
     };
     super::print(&serde_json::to_string_pretty(&schema)?)?;

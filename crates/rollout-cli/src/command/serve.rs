@@ -40,7 +40,7 @@ const GRACE: Duration = Duration::from_secs(60);
 /// Why a job cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
-    #[error("a service has one model and one dataset, and {} has {models} and {datasets}", path.display())]
+    #[error("a service needs one model and one dataset, but {} has {models} and {datasets}", path.display())]
     NotOne { path: PathBuf, models: String, datasets: String },
     #[error("cannot listen at {address}")]
     Listen { address: SocketAddr, source: io::Error },
@@ -49,7 +49,7 @@ enum ServeError {
 /// Serves a job until it is stopped.
 pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let danger = "anybody could spend the model's budget";
+    let danger = "anyone could send requests to the model";
     let guard = guard(args.host, args.token_file.as_deref(), danger)?;
     let loaded = load::job(&args.job, &[])?;
     let config = loaded.config.clone();
@@ -117,7 +117,7 @@ struct Parts<'a> {
 fn parts<'a>(path: &Path, config: &'a JobConfig) -> Result<Parts<'a>, Failure> {
     let models = config.agents.iter().filter_map(|agent| match &agent.kind {
         AgentKind::Model(model) => Some((agent, model)),
-        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
+        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } | AgentKind::Preset(_) => None,
     });
     let models: Vec<_> = models.collect();
     match (&models[..], &config.datasets[..]) {
@@ -128,7 +128,8 @@ fn parts<'a>(path: &Path, config: &'a JobConfig) -> Result<Parts<'a>, Failure> {
                 models: text::count(models.len() as u64, "model"),
                 datasets: text::count(datasets.len() as u64, "dataset"),
             };
-            let hint = "write a job file with the pair that is trained; each pair has a service of its own";
+            let hint =
+                "write a job file with one model and one dataset, and start one service for each such pair";
             Err(Failure::from(error).hint(Some(hint)))
         }
     }
@@ -145,8 +146,8 @@ async fn source(
             for warning in &loaded.warnings {
                 writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
             }
-            let surroundings = run::surroundings(&loaded, None).await?;
-            let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
+            let context = run::interaction_context(&loaded, None).await?;
+            let examples = build::examples(&dataset.name, interaction, context.as_ref()).await?;
             let source = Source::of_interaction(interaction, examples, loaded.config.retry)?;
             Ok((source, Some(interaction.limits)))
         }

@@ -47,6 +47,8 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         environment_cost: 0.0,
         model_cost: None,
         usage: None,
+        reported_usage: None,
+        model_calls: None,
         error: outcome.err().map(|(kind, message)| TrialError { kind, message: message.to_owned() }),
         durations: Durations { total_sec: 2.1, ..Durations::default() },
         timestamps: Timestamps::empty(moment),

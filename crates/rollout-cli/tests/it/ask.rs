@@ -103,7 +103,7 @@ fn a_question_that_is_cancelled_is_an_exit_status_of_130() {
 }
 
 #[test]
-fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
+fn an_unreachable_tool_server_is_reported_with_the_command_that_starts_it() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = ModelServer::always(ModelReply::text("4"));
     let url = format!("http://127.0.0.1:{port}");

@@ -48,18 +48,20 @@ fn help_teaches_the_first_steps() {
            rollout <COMMAND>
 
     Commands:
-      run          Run a job
-      eval         Ask a model the questions of a benchmark, and score the answers
+      run          Run a job: every agent attempts every task
+      eval         Run a benchmark: ask a model its questions, and score the answers
       ask          Ask a model one question
       resume       Continue an interrupted job or benchmark, or add trials to a job
       score        Score saved answers with another metric, judge or rubric
       serve        Serve model rollouts to a training loop over HTTP
+      gateway      Serve a model to agents over HTTP, with records and limits
+      agents       Show the agents that can be run by name
       tools        Serve tools to models over HTTP: code, documents, databases, the web
       export       Export the results of a job to files for other programs
       compare      Compare jobs or agents task by task, with statistical tests
-      investigate  Ask a model why trials of a job failed
+      investigate  Ask a model why trials of a job were not solved
       reproduce    Run one trial again, and report what differs
-      flakes       Find tasks where the oracle sometimes fails or the nop agent passes
+      flakes       Find tasks whose own solution does not always pass, or that doing nothing passes
       validate     Check a job, a task, a dataset or a benchmark without running anything
       shell        Open a shell in a new environment of a task
       attach       Open a shell in the preserved environment of a trial
@@ -81,6 +83,8 @@ fn help_teaches_the_first_steps() {
       rollout init job my-eval               Create a job that is ready to run
       rollout my-eval/job.yaml               Run it
       rollout my-eval/job.yaml --dry-run     Show what would run
+      rollout run -d tasks -a codex -m openai/gpt-5.5
+                                             Run an agent without a job file
       rollout resume jobs/2026-01-15__10-30-00
                                              Continue after Ctrl-C or a crash
       rollout doctor                         Check what this machine can run
@@ -97,13 +101,14 @@ fn help_teaches_the_first_steps() {
 #[test]
 fn help_of_run_groups_its_options() {
     insta::assert_snapshot!(seen(temporary().path(), &["run", "--help"]), @r#"
-    Run a job
+    Run a job: every agent attempts every task
 
-    Usage: rollout run [OPTIONS] <JOB>
+    Usage: rollout run [OPTIONS] [JOB]
 
     Arguments:
-      <JOB>
-              The job file, a directory with a job.yaml, or - for stdin
+      [JOB]
+              The job file, a directory with a job.yaml, or - for stdin; without one, --dataset, --agent
+              and --model describe the job
 
     Options:
           --dry-run
@@ -116,32 +121,52 @@ fn help_of_run_groups_its_options() {
               Print help (see a summary with '-h')
 
     Selection:
-          --agent <GLOB>
-              Run only agents whose name matches; can be repeated
+      -a, --agent <AGENT>
+              Run only agents whose name matches; without a job file, the agent to run: a name of
+              `rollout agents list`, oracle, nop, or the path of a preset; can be repeated
 
           --task <GLOB>
               Run only tasks whose name matches; can be repeated
 
-          --dataset <GLOB>
-              Run only datasets whose name matches; can be repeated
+      -d, --dataset <DATASET>
+              Run only datasets whose name matches; without a job file, a directory of tasks, a task, or
+              an interaction file; can be repeated
 
           --limit <N>
               Run at most this many tasks of each dataset
 
+    Without a job file:
+      -m, --model <MODEL>
+              The model of the agents, such as anthropic/claude-sonnet-4-5; without --agent, the model
+              itself works on the tasks; can be repeated
+
+          --base-url <URL>
+              The OpenAI-compatible server of the model, with its key in OPENAI_API_KEY
+
+          --save <FILE>
+              Write the job to a new file
+
     Execution:
-          --attempts <N>
+      -k, --attempts <N>
               Number of attempts per task; overrides n_attempts
 
-          --concurrency <N>
+      -n, --concurrency <N>
               Number of trials that run at the same time; overrides n_concurrent_trials
 
+      -e, --environment <PROVIDER>
+              The environment provider, such as docker or native; overrides environment.type
+
+          --env-file <FILE>
+              Read variables for ${VAR} from a file with lines of the form NAME=value; variables of the
+              environment take precedence
+
           --set <KEY=VALUE>
-              Override a setting of the job file by its dotted key; can be repeated
+              Override a setting of the job file, such as environment.type=docker; can be repeated
 
     Output:
           --fail-under <RATE=BOUND>
-              Exit with status 1 if the headline pass_rate or mean_reward is lower, such as
-              pass_rate=0.9
+              Exit with status 1 if the pass_rate or the mean_reward is lower, such as pass_rate=0.9;
+              can be repeated
 
           --junit <FILE>
               Write a JUnit report: an unsolved trial is a failure, a failed trial is an error
@@ -154,6 +179,10 @@ fn help_of_run_groups_its_options() {
               - json:  One JSON event per line
 
     Examples:
+      rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
+                                             Run an agent on tasks without a job file
+      rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run
+                                             Write the job file for it
       rollout job.yaml --agent oracle --task 'sort-*'
                                              Run part of the job
       rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
@@ -258,9 +287,14 @@ fn a_dry_run_shows_the_plan_and_makes_nothing() {
     assert!(!dir.path().join("jobs").exists());
     insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--dry-run", "--task", "sort-*"]), @r#"
     --- stderr
-    error: no task matches "sort-*"; there are: hello
+    error: no task matches "sort-*"; available: hello
     --- exit 2
     "#);
+    insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--task", "[x"]), @"
+    --- stderr
+    error: invalid pattern `[x`: unclosed character class; missing ']'
+    --- exit 2
+    ");
 }
 
 #[test]
@@ -276,7 +310,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     2 |   - name: a
       |     ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `preset:`, or a `model:`; agents that need neither are `oracle` and `nop`
 
     error: unknown key `exceute` in `agents.0`
      --> job.yaml:3:5
@@ -284,7 +318,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     3 |     exceute: x
       |     ^^^^^^^
       |
-      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
+      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `preset`, `version`, `cache_install`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
 
     error: `datasets` is empty
      --> job.yaml:4:11
@@ -328,7 +362,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | timeout_sec = "soon"
       |               ^^^^^^
 
-    warning: `environment.gpus` is not supported: no GPU is given to the environment
+    warning: `environment.gpus` is not supported: the environment gets no GPU
      --> [DIR]/tasks/odd/task.toml:2:1
       |
     2 | gpus = 1
@@ -340,7 +374,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     --- exit 2
     "#);
     insta::assert_snapshot!(seen(dir.path(), &["validate", "tasks/odd"]), @"
-    warning: `environment.gpus` is not supported: no GPU is given to the environment
+    warning: `environment.gpus` is not supported: the environment gets no GPU
      --> [DIR]/tasks/odd/task.toml:2:1
       |
     2 | gpus = 1
@@ -365,7 +399,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     fs::write(dir.path().join("tasks/fine/task.toml"), "[environment]\nmemory = \"2048\"\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--strict"]), @"
     --- stderr
-    warning: `environment.gpus` is not supported: no GPU is given to the environment
+    warning: `environment.gpus` is not supported: the environment gets no GPU
      --> [DIR]/tasks/hello/task.toml:2:1
       |
     2 | gpus = 1
@@ -382,7 +416,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
     insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @r#"
     warning: task fine: `environment.memory = 2048` is taken as 2048 MiB; write "2Gi" to be explicit
-    warning: task hello: `environment.gpus` is not supported: no GPU is given to the environment
+    warning: task hello: `environment.gpus` is not supported: the environment gets no GPU
     "#);
 }
 
@@ -392,7 +426,7 @@ fn what_cannot_be_continued_is_told_with_what_to_do() {
     insta::assert_snapshot!(seen(dir.path(), &["resume", "."]), @"
     --- stderr
     error: . is not a job directory: it has no journal.jsonl
-    hint: give the directory that the run printed, <jobs_dir>/<name>
+    hint: pass the directory that the run printed, <jobs_dir>/<name>
     --- exit 2
     ");
     insta::assert_snapshot!(seen(dir.path(), &["attach", "."]), @"
@@ -449,7 +483,7 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
     fs::write(dir.path().join("config.json"), config).unwrap();
     fs::write(dir.path().join("q.jsonl"), "{\"id\": 1, \"question\": \"一加一?\"}\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json"]), @r#"
-    warning: `max_turn` is not known here, and has no effect
+    warning: unknown key `max_turn`, which is ignored
      --> config.json:1:63
       |
     1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
@@ -462,11 +496,11 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
     "#);
     fs::write(dir.path().join("q.jsonl"), "{\"id\": 1}\n?\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json", "--strict"]), @r#"
-    error: q.jsonl has 2 bad questions:
-      line 1: there is no `question`
+    error: q.jsonl has 2 invalid questions:
+      line 1: missing `question`
       line 2: not JSON: expected value at column 1
 
-    warning: `max_turn` is not known here, and has no effect
+    warning: unknown key `max_turn`, which is ignored
      --> config.json:1:63
       |
     1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
@@ -486,7 +520,7 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
     1 | {"max_turns": 0, "data_path": "absent"}
       | ^
       |
-      = help: write where the model's server answers, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
+      = help: write the base URL of the model's server, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
 
     error: `max_turns` must be at least 1, not 0
      --> config.json:1:15
@@ -494,13 +528,13 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
     1 | {"max_turns": 0, "data_path": "absent"}
       |               ^
 
-    error: `data_path`: there is no such file
+    error: `data_path`: the file does not exist
      --> config.json:1:31
       |
     1 | {"max_turns": 0, "data_path": "absent"}
       |                               ^^^^^^^^
       |
-      = help: the path is relative to this file, else to the working directory
+      = help: the path is relative to this file or to the working directory
 
     error: config.json has 3 problems
     --- exit 2

@@ -65,5 +65,5 @@ mod classic_builder {
 
 mod podman {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: TestEngine::podman(), builder: None }; phases processes models verdict losses);
+    rollout_testkit::conformance!(Docker { engine: TestEngine::podman(), builder: None }; phases processes tunnel models verdict losses);
 }

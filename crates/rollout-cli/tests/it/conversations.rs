@@ -138,7 +138,7 @@ fn a_stop_condition_that_fails_is_an_error_with_its_name_and_its_function() {
         let row = only_row(&job, 1);
         assert_eq!((end(&row).as_str(), &row["error"]["error"]), ("has_error after 1", &json!("InfraError")));
         let text = row["error"].to_string();
-        assert!(text.contains("the stop condition `done` cannot be found out"), "{text}");
+        assert!(text.contains("cannot evaluate the stop condition `done`"), "{text}");
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -158,15 +158,15 @@ def lookup(word):
     for (settings, expected) in [
         (
             json!({"type": "multi_turn", "max_turns": 2, "stop": [{"python": "tools.py:none"}]}),
-            "`tools.py:none` cannot be called: there is no function `none` in ",
+            "cannot call `tools.py:none`: there is no function `none` in ",
         ),
         (
             json!({"user": {"python": "tools.py:none"}}),
-            "`tools.py:none` cannot be called: there is no function `none` in ",
+            "cannot call `tools.py:none`: there is no function `none` in ",
         ),
         (
             json!({"tools": [{"python": "tools.py:lookup"}], "stop": [{"name": "found", "called": "lookup"}]}),
-            "the stop condition `found` waits for a call of `lookup`, and no tool has that name",
+            "the stop condition `found` names the unknown tool `lookup`",
         ),
     ] {
         let server = counting();
@@ -320,9 +320,9 @@ fn a_user_that_fails_is_an_infrastructure_error_that_names_it() {
         (
             json!({"command": ["sh", "-c", "echo gone home >&2; exit 3"]}),
             "InfraError -> CommandError",
-            "`sh` failed: exit status: 3; it said: gone home",
+            "`sh` failed: exit status: 3; stderr: gone home",
         ),
-        (json!({"command": ["/nowhere/user"]}), "InfraError -> OSError", "`/nowhere/user` cannot be started"),
+        (json!({"command": ["/nowhere/user"]}), "InfraError -> OSError", "cannot start `/nowhere/user`"),
         (
             json!({"python": "functions.py:fails"}),
             "InfraError -> PythonError",
@@ -336,7 +336,7 @@ fn a_user_that_fails_is_an_infrastructure_error_that_names_it() {
         (
             json!({"model": model, "prompt": "You are {info.name}."}),
             "InfraError -> KeyError",
-            "the example has no `info.name`, which the prompt names",
+            "the example has no `info.name`, which the prompt uses",
         ),
     ] {
         let server = counting();
@@ -348,7 +348,7 @@ fn a_user_that_fails_is_an_infrastructure_error_that_names_it() {
             ("has_error after 1", &json!(chain))
         );
         let text = finished.stdout() + &finished.stderr();
-        assert!(text.contains("`user` gave no message to the conversation"), "{text}");
+        assert!(text.contains("`user` failed to reply"), "{text}");
         let error = row["error"].to_string();
         assert!(error.contains(expected), "{error}");
     }

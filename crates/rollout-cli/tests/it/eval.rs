@@ -174,11 +174,7 @@ fn every_problem_of_a_configuration_is_told_at_once_and_nothing_runs() {
     let repaired =
         ["eval", "config.json", "--set", "max_turns=1", "--metric", "f1_score", "--task-ids", "q1,q9"];
     let no_question = job.rollout(&repaired).expect(2);
-    assert!(
-        no_question.stderr().contains("there is no question with the id \"q9\""),
-        "{}",
-        no_question.stderr()
-    );
+    assert!(no_question.stderr().contains("unknown question id: \"q9\""), "{}", no_question.stderr());
 }
 
 #[test]
@@ -321,7 +317,11 @@ fn a_refused_key_ends_the_run_and_says_what_to_set() {
     let server = ModelServer::arithmetic().key("right");
     let job = benchmark(&server, &sums(), json!({"api_key": "wrong-0123456789"}));
     let finished = job.rollout(&["eval", "config.json"]).expect(1);
-    assert!(finished.stderr().contains("the server refuses the key of model m"), "{}", finished.stderr());
+    assert!(
+        finished.stderr().contains("the server rejected the API key of model m"),
+        "{}",
+        finished.stderr()
+    );
     assert!(finished.stderr().contains("api_key"), "{}", finished.stderr());
     assert!(!finished.stderr().contains("wrong-0123456789"));
 }
@@ -472,7 +472,12 @@ fn tools_that_cannot_work_are_refused_before_the_first_question() {
     let run = job.rollout(&["eval", "config.json"]).expect(0);
     let (shown, warned) = (run.stdout(), run.stderr());
     assert!(shown.contains("sessions have no setting `seed_pth`; did you mean `seed_path`?"), "{shown}");
-    assert!(warned.contains("`docs` in `resource_init_configs` is not in `resource_types`"), "{warned}");
+    assert!(
+        warned.contains(
+            "`docs` in `resource_init_configs` has no effect, because it is not in `resource_types`"
+        ),
+        "{warned}"
+    );
 }
 
 #[test]
@@ -495,8 +500,8 @@ fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
     assert!(status.unwrap().success());
     let finished = running.finish().expect(1);
     let said = finished.stderr();
-    assert!(said.contains("the tool server of this run ended in the middle of it (signal: 9"), "{said}");
-    assert!(said.contains("`rollout resume jobs/job` goes on"), "{said}");
+    assert!(said.contains("the tool server exited during the run (signal: 9"), "{said}");
+    assert!(said.contains("`rollout resume jobs/job` continues the run"), "{said}");
     assert_eq!(finished.file("results.jsonl").lines().count(), 1);
 
     hold.open();

@@ -322,7 +322,7 @@ fn a_server_without_token_ids_is_reported_at_the_first_response() {
     let refused = job.run().expect(1);
     assert_eq!(server.served(), 1);
     assert!(
-        refused.stderr().contains("returned no token ids, though `token_ids: true`"),
+        refused.stderr().contains("returned no token ids, which `token_ids: true`"),
         "{}",
         refused.stderr()
     );

@@ -96,7 +96,7 @@ fn a_change_to_what_has_run_is_refused_with_the_difference() {
     assert_eq!(fs::read(job.dir().join("journal.jsonl")).unwrap(), before);
     let job = job.set("agents", json!([{"name": "nop"}]));
     let refused = job.rollout(&["resume", "jobs/job", "--with", "job.yaml"]).expect(2);
-    assert!(refused.stderr().contains("agents.agent: was"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("agents.agent: removed, was"), "{}", refused.stderr());
 }
 
 #[test]
@@ -265,6 +265,6 @@ fn a_directory_that_is_no_job_is_not_offered_for_a_resume() {
 fn a_job_of_too_many_trials_is_refused_before_anything_is_made() {
     let job = job().task(TestTask::new("task")).oracle().set("n_attempts", json!(4_294_967_295_u32));
     let refused = job.run().expect(2);
-    assert!(refused.stderr().contains("a job can have at most 1000000"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("the limit is 1000000"), "{}", refused.stderr());
     assert!(!job.root().join("jobs").exists());
 }

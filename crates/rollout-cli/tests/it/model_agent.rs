@@ -284,7 +284,7 @@ fn a_conversation_that_became_too_long_is_graded_and_noted() {
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
-    contains(&result["notes"][0], "longer than the model reads");
+    contains(&result["notes"][0], "longer than the context of the model");
     let trajectory = trajectory(&finished);
     assert_eq!(
         (&trajectory["stop_condition"], &trajectory["is_truncated"]),
@@ -392,9 +392,12 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     assert_eq!(server.served(), 1, "nothing is asked after the first refusal");
     assert_eq!(server.requests()[0].header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     let stderr = finished.stderr();
-    for words in
-        ["refuses the key of model", "refuses the API key for model `scripted`", "hint:", "rollout resume"]
-    {
+    for words in [
+        "rejected the API key of model",
+        "rejected the API key for model `scripted`",
+        "hint:",
+        "rollout resume",
+    ] {
         assert!(stderr.contains(words), "{words:?} is not in: {stderr}");
     }
     assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());

@@ -156,7 +156,7 @@ fn a_missing_python_function_is_reported_before_anything_runs() {
         .file("rewards.py", "def exact(response, answer): return response == answer\n");
     let finished = job.run().expect(2);
     let text = finished.stderr();
-    assert!(text.contains("`rewards.py:exakt` cannot be called: there is no function `exakt` in "), "{text}");
+    assert!(text.contains("cannot call `rewards.py:exakt`: there is no function `exakt` in "), "{text}");
     assert_eq!(server.served(), 0);
 }
 
@@ -179,7 +179,7 @@ fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
     let job = job(&server, json!({"dataset": sums(3), "rubric": rubric}));
     let finished = job.run().expect(1);
     let text = finished.stderr();
-    assert!(text.contains("refuses the key of a model of the rubric"), "{text}");
+    assert!(text.contains("rejected the API key of a model of the rubric"), "{text}");
     assert!(!job.dir().join("outputs.jsonl").exists());
 }
 
@@ -239,7 +239,7 @@ fn a_refused_key_stops_the_job_and_says_whose_it_is() {
     let finished = job.run();
     assert_eq!(finished.code(), 1);
     let stderr = finished.stderr();
-    assert!(stderr.contains("the server refuses the key of model m"), "{stderr}");
+    assert!(stderr.contains("the server rejected the API key of model m"), "{stderr}");
     assert!(stderr.contains("api_key"), "{stderr}");
 }
 
@@ -297,15 +297,15 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
     let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: cannot load dataset `sums`
-    cause: the examples in data.jsonl cannot be used
-    cause: the dataset has 1 bad row:
+    cause: invalid examples in data.jsonl
+    cause: the dataset has 1 invalid row:
       row 3: not JSON: expected ident at column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: cannot load dataset `sums`
-    cause: the examples in data.jsonl cannot be used
-    cause: the dataset has 1 bad row:
+    cause: invalid examples in data.jsonl
+    cause: the dataset has 1 invalid row:
       row 3: not JSON: expected ident at column 2
     ");
     assert!(!job.dir().exists());

@@ -97,7 +97,7 @@ fn the_log_level_decides_what_the_jobs_log_holds() {
         let job = job().task(TestTask::new("task")).oracle().set("log_level", json!(level));
         let finished = job.run().expect(0);
         assert_eq!(
-            finished.stderr().contains("trial starts"),
+            finished.stderr().contains("trial started"),
             level == "info",
             "piped: {}",
             finished.stderr()

@@ -151,8 +151,8 @@ fn a_refused_key_writes_nothing() {
     let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
     let text = finished.stderr().replace(&judge.root(), "URL");
     insta::assert_snapshot!(text, @"
-    error: the server refuses the key of the model that judges
-    cause: URL/v1/chat/completions wants an API key and none is set; set `api_key`: 401 Unauthorized: Incorrect API key provided
+    error: the server rejected the API key of the judge
+    cause: URL/v1/chat/completions requires an API key; set `api_key`: 401 Unauthorized: Incorrect API key provided
     hint: pass the environment variable that contains the API key with --evaluator-api-key-var
     ");
     assert!(!job.root().join("eval/evaluation.json").exists());
@@ -161,20 +161,20 @@ fn a_refused_key_writes_nothing() {
 #[test]
 fn mistakes_of_the_command_are_told_with_what_to_do() {
     let job = directory().file("empty/results.jsonl", "\n# nothing\n").file("nothing/here", "");
-    let told = |arguments: &[&str]| job.rollout(arguments).expect(2).stderr();
-    insta::assert_snapshot!(told(&["score", "gone", "--metric", "similarity"]), @"error: there is no gone; name a file of answers, or the directory of a job");
-    insta::assert_snapshot!(told(&["score", "nothing", "--metric", "similarity"]), @"error: nothing has neither results.jsonl nor outputs.jsonl; name the directory of a benchmark or of a job with models");
-    insta::assert_snapshot!(told(&["score", "empty", "--metric", "similarity"]), @"error: empty/results.jsonl has no answers: a line of it has `predicted_answer`, or `completion` as the rows of a model's job");
-    insta::assert_snapshot!(told(&["score", "eval", "--metric", "exact"]), @r#"
-    error: invalid value 'exact' for '--metric <METRIC>': no metric is called "exact"; did you mean `exact_match`?
+    let error_of = |arguments: &[&str]| job.rollout(arguments).expect(2).stderr();
+    insta::assert_snapshot!(error_of(&["score", "gone", "--metric", "similarity"]), @"error: gone does not exist; name a file of answers, or the directory of a job");
+    insta::assert_snapshot!(error_of(&["score", "nothing", "--metric", "similarity"]), @"error: nothing has neither results.jsonl nor outputs.jsonl; name the directory of a benchmark or of a job with models");
+    insta::assert_snapshot!(error_of(&["score", "empty", "--metric", "similarity"]), @"error: empty/results.jsonl has no answers: a line must have `predicted_answer`, or `completion` like the rows of a model's job");
+    insta::assert_snapshot!(error_of(&["score", "eval", "--metric", "exact"]), @r#"
+    error: invalid value 'exact' for '--metric <METRIC>': unknown metric "exact"; did you mean `exact_match`?
 
     For more information, try '--help'.
     "#);
-    insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement"]), @"
+    insta::assert_snapshot!(error_of(&["score", "eval", "--metric", "llm_judgement"]), @"
     error: `llm_judgement` requires a judge model
     hint: pass --evaluator-model and --evaluator-base-url, or --config with a benchmark configuration
     ");
-    insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement", "--evaluator-model", "j"]), @"
+    insta::assert_snapshot!(error_of(&["score", "eval", "--metric", "llm_judgement", "--evaluator-model", "j"]), @"
     error: no base URL for the judge
     hint: pass --evaluator-model and --evaluator-base-url, or --config with a benchmark configuration
     ");
@@ -182,12 +182,12 @@ fn mistakes_of_the_command_are_told_with_what_to_do() {
     let arguments =
         [&["score", "eval", "--metric", "llm_judgement", "--evaluator-api-key-var", "GONE"][..], &url]
             .concat();
-    insta::assert_snapshot!(told(&arguments), @"error: no API key for the judge: the environment variable GONE is not set");
-    insta::assert_snapshot!(told(&["score", "eval", "--rubric", "gone.yaml"]), @"
+    insta::assert_snapshot!(error_of(&arguments), @"error: no API key for the judge: the environment variable GONE is not set");
+    insta::assert_snapshot!(error_of(&["score", "eval", "--rubric", "gone.yaml"]), @"
     error: rubric file gone.yaml not found
     hint: pass an interaction file, like `interaction:` of a job
     ");
-    insta::assert_snapshot!(told(&["score", "eval"]), @"
+    insta::assert_snapshot!(error_of(&["score", "eval"]), @"
     error: the following required arguments were not provided:
       --metric <METRIC>
 

@@ -276,7 +276,7 @@ fn a_registry_and_a_repository_that_are_busy_for_a_moment_are_asked_again() {
         .file("public/registry.json", &registry(&tasks))
         .set("datasets", json!([{"registry": {"url": server.url("registry.json")}, "name": "set"}]));
     let finished = job.run().expect(0);
-    assert_eq!(finished.stderr().matches("try 2 of 3 follows").count(), 2, "{}", finished.stderr());
+    assert_eq!(finished.stderr().matches("starting try 2 of 3").count(), 2, "{}", finished.stderr());
     let server = FileServer::busy(job.root().join("public"), 1);
     let job = job
         .set("name", json!("once"))

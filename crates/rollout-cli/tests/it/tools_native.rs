@@ -35,7 +35,7 @@ impl Natively {
             provider_config: images.as_object().unwrap().clone(),
             ..EnvironmentConfig::default()
         };
-        // A link of the test's own, so that its processes can be told from those of others.
+        // A link of the test's own, so that its processes differ from those of others.
         let helper = dir.path().join("rollout");
         let command = env!("CARGO_BIN_EXE_rollout");
         rollout_testkit::link_program(command.as_ref(), &helper);
@@ -57,7 +57,7 @@ impl Natively {
     }
 
     /// Runs a rollout whose model makes these calls, one in each turn, and returns what the tools said.
-    async fn told(&self, calls: &[(&str, Value)]) -> (Vec<String>, State) {
+    async fn answers(&self, calls: &[(&str, Value)]) -> (Vec<String>, State) {
         let replies = calls.iter().map(|(name, arguments)| ModelReply::tool_call(name, arguments));
         let server = ModelServer::turns(replies.chain([ModelReply::text("done")]));
         let interaction = self.interaction(Duration::from_secs(60));
@@ -99,8 +99,8 @@ fn bash(command: &str) -> (&'static str, Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rollout_has_an_environment_until_its_end() {
     let native = Natively::new().await;
-    let (told, state) = native
-        .told(&[
+    let (answers, state) = native
+        .answers(&[
             bash("echo out; echo err >&2; pwd"),
             bash("exit 3"),
             bash("kill -9 $$"),
@@ -108,14 +108,14 @@ async fn each_rollout_has_an_environment_until_its_end() {
             bash("ls /app"),
         ])
         .await;
-    assert_eq!(told[0], "out\nerr\n/app\n[exit code 0]");
-    assert_eq!(told[1..3], ["[exit code 3]", "[killed by signal 9]"]);
-    assert_eq!(told[4], "mine\nnotes.txt\nrun.sh\n[exit code 0]");
+    assert_eq!(answers[0], "out\nerr\n/app\n[exit code 0]");
+    assert_eq!(answers[1..3], ["[exit code 3]", "[killed by signal 9]"]);
+    assert_eq!(answers[4], "mine\nnotes.txt\nrun.sh\n[exit code 0]");
     let seconds = |field: &str| state.get(field).and_then(|field| field.as_f64()).unwrap();
     assert!(seconds(READY_WAIT_TIME) > 0.0 && seconds(COMMAND_EXECUTION_TIME) > 0.0);
     assert!(state.resources.get::<Sandbox>().is_none());
     // The next rollout has another one.
-    assert_eq!(native.told(&[bash("ls /app")]).await.0, ["notes.txt\nrun.sh\n[exit code 0]"]);
+    assert_eq!(native.answers(&[bash("ls /app")]).await.0, ["notes.txt\nrun.sh\n[exit code 0]"]);
     let Natively { dir, provider } = native;
     drop(provider);
     nothing_left(dir.path()).await;
@@ -124,15 +124,15 @@ async fn each_rollout_has_an_environment_until_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn long_output_is_cut_in_the_middle() {
     let native = Natively::new().await;
-    let (told, _) =
-        native.told(&[bash("echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last")]).await;
-    assert!(told[0].len() < 30_000, "{}", told[0].len());
-    assert!(told[0].starts_with("first\nxxx") && told[0].ends_with("xxx\nlast\n[exit code 0]"));
-    assert!(told[0].contains(" bytes are left out here]\n"));
+    let (answers, _) =
+        native.answers(&[bash("echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last")]).await;
+    assert!(answers[0].len() < 30_000, "{}", answers[0].len());
+    assert!(answers[0].starts_with("first\nxxx") && answers[0].ends_with("xxx\nlast\n[exit code 0]"));
+    assert!(answers[0].contains(" bytes are left out here]\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+async fn a_command_that_times_out_is_killed_with_its_processes() {
     let native = Natively::new().await;
     let server = ModelServer::turns([
         ModelReply::tool_call("bash", &json!({"command": "sleep 1000 & echo started; sleep 1000"})),
@@ -146,7 +146,7 @@ async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
     let never = CancellationToken::new();
     let state = rollout(&interaction, &Limits::default(), input(), model(&server), &never).await.unwrap();
     let completion = state.completion.unwrap();
-    assert_eq!(completion[1].text(), "started\n[killed: it still ran after 2 seconds]");
+    assert_eq!(completion[1].text(), "started\n[killed: timed out after 2 seconds]");
     assert_eq!(completion[3].text(), "none\n[exit code 0]");
 }
 
@@ -154,8 +154,8 @@ async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
 async fn files_are_read_and_written_and_keep_their_mode() {
     let native = Natively::new().await;
     let read = |path: &str| ("read_file", json!({"path": path}));
-    let (told, _) = native
-        .told(&[
+    let (answers, _) = native
+        .answers(&[
             read("/app/notes.txt"),
             read("notes.txt"),
             ("read_file", json!({"path": "notes.txt", "start_line": 2, "line_count": 1})),
@@ -169,20 +169,20 @@ async fn files_are_read_and_written_and_keep_their_mode() {
             read("link"),
         ])
         .await;
-    assert_eq!(told[0], "one\ntwo\nthree\n");
-    assert_eq!(told[1], told[0]);
-    assert_eq!(told[2..5], ["two\n", "/app is not a regular file", "missing does not exist"]);
-    assert_eq!(told[7], "new\n750\n644\nnew\n[exit code 0]");
-    assert!(told[8].contains("/app"), "{}", told[8]);
-    assert_eq!(told[10], "link is not a regular file");
+    assert_eq!(answers[0], "one\ntwo\nthree\n");
+    assert_eq!(answers[1], answers[0]);
+    assert_eq!(answers[2..5], ["two\n", "/app is not a regular file", "missing does not exist"]);
+    assert_eq!(answers[7], "new\n750\n644\nnew\n[exit code 0]");
+    assert!(answers[8].contains("/app"), "{}", answers[8]);
+    assert_eq!(answers[10], "link is not a regular file");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_patch_changes_all_of_its_files_or_none() {
     let native = Natively::new().await;
     let patch = |text: &str| ("apply_patch", json!({"patch": text}));
-    let (told, _) = native
-        .told(&[
+    let (answers, _) = native
+        .answers(&[
             patch(
                 "*** Begin Patch\n*** Update File: notes.txt\n@@\n one\n-two\n+2\n*** Add File: new/a.txt\n+a\n\
                  *** Delete File: /app/run.sh\n*** End Patch\n",
@@ -196,13 +196,13 @@ async fn a_patch_changes_all_of_its_files_or_none() {
             bash("cat moved.txt"),
         ])
         .await;
-    assert_eq!(told[0], "updated notes.txt\nadded new/a.txt\ndeleted /app/run.sh");
-    assert_eq!(told[1], "one\n2\nthree\na\nnew\nnotes.txt\n[exit code 0]");
-    assert_eq!(told[2], "updated notes.txt as moved.txt");
-    assert_eq!(told[3], "1\n2\nthree\nmoved.txt\nnew\n[exit code 0]");
-    assert_eq!(told[4], "moved.txt does not hold these lines, in this order:\nnothing");
-    assert_eq!(told[5], "moved.txt\nnew\n[exit code 0]");
-    assert_eq!(told[7], "one\n2\nthree\n[exit code 0]");
+    assert_eq!(answers[0], "updated notes.txt\nadded new/a.txt\ndeleted /app/run.sh");
+    assert_eq!(answers[1], "one\n2\nthree\na\nnew\nnotes.txt\n[exit code 0]");
+    assert_eq!(answers[2], "updated notes.txt as moved.txt");
+    assert_eq!(answers[3], "1\n2\nthree\nmoved.txt\nnew\n[exit code 0]");
+    assert_eq!(answers[4], "moved.txt does not contain these lines, in this order:\nnothing");
+    assert_eq!(answers[5], "moved.txt\nnew\n[exit code 0]");
+    assert_eq!(answers[7], "one\n2\nthree\n[exit code 0]");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -120,8 +120,8 @@ async fn job(
         true => Arc::new(NoProvider),
         false => run::provider(&loaded.config.environment).await?,
     };
-    let surroundings = run::surroundings(&loaded, Some(Arc::clone(&provider))).await?;
-    let datasets = load::datasets(&loaded, &before.resolved(false), surroundings.as_ref()).await?;
+    let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
+    let datasets = load::datasets(&loaded, &before.resolved(false), context.as_ref()).await?;
     let models = load::models(&loaded)?;
     let selection = Selection {
         agents: vec![exactly(id.agent.as_str())?],
@@ -130,7 +130,9 @@ async fn job(
         limit: None,
     };
     let (secrets, log_level) = (loaded.secrets.clone(), loaded.config.log_level);
-    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
+    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?
+        .with_models(models)
+        .with_packages(crate::packages::packages()?);
     let job = Job::create(plan, provider).await.map_err(hinted(JobError::hint))?;
     Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, task_hash: None, notes, secrets, log_level })
 }

@@ -17,7 +17,7 @@ use axum::{
 };
 use rollout::{
     job::Cancel,
-    model::{Limits, Places},
+    model::{FairLimiter, Limits},
     record::redact::Redactor,
 };
 use rollout_http::{AccessGuard, BodyError, read_json_body};
@@ -36,7 +36,7 @@ const MAX_BODY: usize = 16 << 20;
 /// Everything that requests share.
 pub(super) struct Service {
     pub(super) offer: Offer,
-    pub(super) places: Places,
+    pub(super) limiter: FairLimiter,
     pub(super) cancel: Cancel,
     /// Groups that are scored and that no client has taken.
     pub(super) unread: Arc<AtomicUsize>,
@@ -49,7 +49,7 @@ impl Service {
     /// A service of one dataset, with the limits of each rollout.
     pub(super) fn new(env_id: String, limits: Limits, offer: Offer, cancel: Cancel) -> Self {
         Self {
-            places: Places::new(offer.concurrency),
+            limiter: FairLimiter::new(offer.concurrency),
             offer,
             cancel,
             unread: Arc::default(),
@@ -144,8 +144,8 @@ async fn info(State(service): State<Arc<Service>>) -> Response {
         },
         in_flight: InFlight {
             requests: MAX_REQUESTS as usize - service.seats.available_permits(),
-            rollouts_running: service.places.taken(),
-            rollouts_waiting: service.places.waiting(),
+            rollouts_running: service.limiter.taken(),
+            rollouts_waiting: service.limiter.waiting(),
             groups_unread: service.unread.load(Ordering::Relaxed),
         },
     })
@@ -171,7 +171,7 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
     let asked = service.offer.read(&body).map_err(|problems| {
         let problem = Problem::new(StatusCode::BAD_REQUEST, problems.join("\n"));
         problem
-            .hint("GET /v1/examples lists what may be asked for, and docs/training.md describes the request")
+            .hint("GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request")
     })?;
     drop(body);
     let lines = stream::start(service, asked, seat);

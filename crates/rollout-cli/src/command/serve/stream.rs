@@ -1,7 +1,7 @@
 //! The answer to a request: a line for each group as soon as it is scored, and one for all of them.
 //!
-//! Lines are handed to the connection one by one. While nobody takes them no further group is begun, and when the
-//! client goes away what runs is cancelled.
+//! Lines are sent one by one. No new group is started while the client does not read them. If the client disconnects,
+//! its rollouts are cancelled.
 
 use std::{
     sync::{
@@ -50,7 +50,7 @@ pub(super) fn start(service: Arc<Service>, asked: Asked, seat: OwnedSemaphorePer
     }))
 }
 
-/// A line that nobody has read.
+/// A line that the client has not read.
 struct Line {
     bytes: Bytes,
     _unread: Option<Unread>,
@@ -77,7 +77,7 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
     let Asked { subjects, options, form, redactor, names_endpoint } = asked;
     let how = Arc::new(How { options, form, redactor, names_endpoint });
     let group = Group { service, how, cancel: cancel.clone() };
-    let share = group.service.places.share();
+    let share = group.service.limiter.share();
     let mut subjects = subjects.into_iter();
     let mut running = JoinSet::new();
     let mut summary = Summary::default();

@@ -89,15 +89,15 @@ fn an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_counted() {
     job.run().expect(0);
     let done = investigate(&job, &server, &["--concurrency", "1"]).expect(1);
     insta::assert_snapshot!(done.stdout().replace(&server.root(), "http://server"), @r#"
-    model/sums/0__1 no usable answer: it has no "difficulty"
+    model/sums/0__1 no usable answer: missing field "difficulty"
     model/sums/1__1 easy, feasible
       The agent made no file.
-    model/sums/2__1 failed: model `sage` at http://server/v1/chat/completions gave no response: 400 Bad Request: no such model
+    model/sums/2__1 failed: no response from model `sage` at http://server/v1/chat/completions: 400 Bad Request: no such model
 
     1 trial with new findings
     1 trial without findings: no usable answer in two requests
     1 trial without findings: the model's server failed
-    4 requests: 1752 input tokens, 23 output tokens, unknown cost
+    4 requests: 1754 input tokens, 23 output tokens, unknown cost
     written to jobs/job/eval-log
     "#);
     let log = job.dir().join("eval-log/model/sums/episodes");
@@ -136,7 +136,7 @@ fn a_refused_key_ends_it_and_is_told() {
     job.run().expect(0);
     let refused = investigate(&job, &server, &[]).expect(1);
     assert!(
-        refused.stderr().contains("the server refuses the key of the model that investigates"),
+        refused.stderr().contains("the server rejected the API key of the investigating model"),
         "{}",
         refused.stderr()
     );

@@ -112,5 +112,5 @@ fn a_log_that_cannot_be_written_is_told_and_stops_nothing() {
         .collect();
     let message = warnings[0]["message"].as_str().unwrap().replace(job.root().to_str().unwrap(), "");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    insta::assert_snapshot!(message, @"the eval log is not complete: cannot write jobs/job/eval-log/model/sums: Not a directory (os error 20); `rollout export eval-log` makes it again");
+    insta::assert_snapshot!(message, @"the eval log is incomplete: cannot write jobs/job/eval-log/model/sums: Not a directory (os error 20); create it again with `rollout export eval-log`");
 }

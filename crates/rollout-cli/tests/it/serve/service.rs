@@ -48,9 +48,9 @@ fn every_problem_of_a_request_is_told_on_its_own_line() {
     })), @r#"
     "endpoint" is unknown; there are `inputs`, `example_ids`, `task_ids`, `rollouts_per_example`, `model`, `base_url`, `api_key`, `sampling`, `advantage`, `return`
     `task_ids` are for container tasks, and the job has an interaction; send `example_ids` or `inputs`
-    inputs[1]: a row has a `prompt` or a `question`
-    inputs[2]: `prompt` has no message
-    inputs[3]: `question` is a text
+    inputs[1]: missing `prompt` or `question`
+    inputs[2]: `prompt` is empty
+    inputs[3]: `question` must be a string
     `rollouts_per_example` is not a whole number from 1 to 1024
     `model` is not the server's name for a model
     `base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; a key is sent as `api_key`
@@ -121,7 +121,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
     let lines = service.rollouts(&json!({"example_ids": [0, 1, 2]})).lines();
     assert_eq!(server.served(), 1);
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions refuses the API key for model `policy`; check that `api_key` is the right one and may use the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
+    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions rejected the API key for model `policy`; check that `api_key` is correct and has access to the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_service_that_others_can_reach_needs_a_token() {
     let open = job(&server, 1);
     let finished = open.rollout(&["serve", "job.yaml", "--host", "0.0.0.0", "--port", "0"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: other machines can reach 0.0.0.0; without a token, anybody could spend the model's budget
+    error: other machines can reach 0.0.0.0; without a token, anyone could send requests to the model
     hint: pass --token-file FILE; clients send the token as `Authorization: Bearer …`
     ");
     let weak = open.file("weak", "secret\n");
@@ -202,16 +202,16 @@ fn a_job_is_served_only_with_one_model_and_one_dataset() {
         job(&server, 1).agent(json!({"name": "other", "model": {"name": "m", "base_url": server.url()}}));
     let finished = twice.rollout(&["serve", "job.yaml", "--port", "0"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: a service has one model and one dataset, and job.yaml has 2 models and 1 dataset
-    hint: write a job file with the pair that is trained; each pair has a service of its own
+    error: a service needs one model and one dataset, but job.yaml has 2 models and 1 dataset
+    hint: write a job file with one model and one dataset, and start one service for each such pair
     ");
 
     let neither = TestJob::new(env!("CARGO_BIN_EXE_rollout")).task(TestTask::new("task")).oracle();
     let neither = neither.set("datasets", json!([{"path": "set"}, {"path": "set", "name": "again"}]));
     let finished = neither.rollout(&["serve", "job.yaml", "--port", "0"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: a service has one model and one dataset, and job.yaml has 0 models and 2 datasets
-    hint: write a job file with the pair that is trained; each pair has a service of its own
+    error: a service needs one model and one dataset, but job.yaml has 0 models and 2 datasets
+    hint: write a job file with one model and one dataset, and start one service for each such pair
     ");
 }
 

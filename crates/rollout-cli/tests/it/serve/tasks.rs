@@ -211,19 +211,19 @@ fn problems_of_a_request_for_tasks_are_reported_at_once() {
     task_ids[4]: task "hello-world" is task_ids[3] too; ask for more rollouts per example
     task_ids[5]: task "broken" cannot be run: /set/broken is not a complete task: - instruction.md is missing
     `base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; a key is sent as `api_key`
-    hint: GET /v1/examples lists what may be asked for, and docs/training.md describes the request
+    hint: GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request
     "#);
     insta::assert_snapshot!(refused(json!({"inputs": [{"question": "?"}]})), @"
     `inputs` are for an interaction, and the job has container tasks; send `task_ids`
-    hint: GET /v1/examples lists what may be asked for, and docs/training.md describes the request
+    hint: GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request
     ");
     insta::assert_snapshot!(refused(json!({})), @"
     `task_ids` is missing
-    hint: GET /v1/examples lists what may be asked for, and docs/training.md describes the request
+    hint: GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request
     ");
     insta::assert_snapshot!(refused(json!({"task_ids": "hello-world"})), @"
     `task_ids` is not a list
-    hint: GET /v1/examples lists what may be asked for, and docs/training.md describes the request
+    hint: GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request
     ");
     assert_eq!(server.served(), 0);
 }

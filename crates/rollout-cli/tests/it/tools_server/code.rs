@@ -100,7 +100,7 @@ fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
         (&answer["code"], &data["timed_out"], &data["exit_code"]),
         (&json!(0), &json!(true), &Value::Null)
     );
-    assert_eq!(data["result"], "half\n[killed: it still ran after 1 seconds]");
+    assert_eq!(data["result"], "half\n[killed: timed out after 1 seconds]");
     assert_eq!(server.shell("w", "ps ax | grep -c '[s]leep 987' || true"), "0\n");
     // The time of a call counts too, and what was printed by then is told.
     let body = json!({

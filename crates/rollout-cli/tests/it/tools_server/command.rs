@@ -24,7 +24,7 @@ fn a_tool_can_be_tried_without_a_server() {
     let data: Value = serde_json::from_str(&job.rollout(&arguments).expect(0).stdout()).unwrap();
     assert_eq!(data["result"], "seed");
     let wrong = job.rollout(&["tools", "call", "code:pyton", "{}"]).expect(1);
-    insta::assert_snapshot!(wrong.stderr(), @"error: there is no tool `code:pyton`; did you mean code:python? (code 4002)");
+    insta::assert_snapshot!(wrong.stderr(), @"error: unknown tool `code:pyton`; did you mean code:python? (code 4002)");
     let wrong = job.rollout(&["tools", "call", "code:python", "[1]"]).expect(2);
     insta::assert_snapshot!(wrong.stderr(), @"error: invalid tool parameters: expected a JSON object");
     job.expect_nothing_left();

@@ -64,7 +64,7 @@ fn tools_of_a_server_are_called_and_one_that_is_missing_is_told() {
     server.signal("-TERM");
     let finished = server.finish().expect(0);
     assert!(
-        finished.stderr().contains("absent: the MCP server `no-such-mcp-server` cannot be started"),
+        finished.stderr().contains("absent: cannot start the MCP server `no-such-mcp-server`"),
         "{}",
         finished.stderr()
     );

@@ -34,7 +34,7 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     assert_eq!(schema["input_schema"]["required"], json!(["code"]));
     assert_eq!(schema["parameters"][0]["name"], "code");
     let missing =
-        json!({"status": "error", "message": "there is no tool `code:pyton`; did you mean code:python?"});
+        json!({"status": "error", "message": "unknown tool `code:pyton`; did you mean code:python?"});
     assert_eq!(server.get("/api/v1/tools/code:pyton/schema"), (404, missing));
 
     let (status, warmed) = server.post("/api/v1/warmup", &json!({"backends": ["code", "coffee"]}));
@@ -264,7 +264,7 @@ fn what_is_wrong_with_a_request_is_said_with_a_code() {
     let execute = |body: Value| gist(server.post("/api/v1/execute", &body));
     assert_eq!(
         execute(json!({"worker_id": "w", "action": "code:pyton"})),
-        json!([400, 4002, "there is no tool `code:pyton`; did you mean code:python?"])
+        json!([400, 4002, "unknown tool `code:pyton`; did you mean code:python?"])
     );
     let (status, ambiguous) =
         server.post("/api/v1/execute", &json!({"worker_id": "w", "action": "search", "params": {}}));

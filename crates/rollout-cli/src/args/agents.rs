@@ -1,0 +1,39 @@
+//! Arguments of `agents`.
+
+use clap::{Args, Subcommand};
+
+use super::Answer;
+
+/// Arguments of `agents`.
+#[derive(Debug, Args)]
+pub(crate) struct Agents {
+    /// What to show.
+    #[command(subcommand)]
+    pub what: AgentsCommand,
+}
+
+/// What `agents` shows.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentsCommand {
+    /// List the agents that can be run by name
+    List {
+        /// Output format
+        #[arg(long, value_name = "FORMAT", default_value = "human")]
+        output: Answer,
+    },
+    /// Fetch the packages of agents, so that jobs need no network for them
+    Fetch {
+        /// The names of the agents
+        #[arg(required = true)]
+        names: Vec<String>,
+
+        /// The version of Python in the tasks' images, for agents that need one
+        #[arg(long, value_name = "VERSION")]
+        python: Option<String>,
+    },
+    /// Print the preset of an agent: a file to copy and change
+    Show {
+        /// The name of the agent
+        name: String,
+    },
+}

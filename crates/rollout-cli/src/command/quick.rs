@@ -1,0 +1,144 @@
+//! A job from the options of `rollout run`, without a job file.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use rollout::config::{LoadedJob, Override, is_preset_path, load_job_text};
+use serde_json::{Value, json};
+
+use super::load;
+use crate::{args::Run, exit::Failure};
+
+/// What the job is called in messages.
+const NAME: &str = "<command line>";
+
+/// Agents that need no model.
+const RESERVED: [&str; 2] = ["oracle", "nop"];
+
+/// Loads the job that the options describe, and saves it if that is asked for.
+pub(crate) fn job(args: &Run, overrides: &[Override]) -> Result<LoadedJob, Failure> {
+    let text = text(args)?;
+    let path = args.save.clone().unwrap_or_else(|| PathBuf::from(NAME));
+    let loaded = load_job_text(&path, &text, overrides, &load::variable)
+        .map_err(|problems| load::refused(&path, &problems))?;
+    if let Some(save) = &args.save {
+        let failed = |error| Failure::from(format!("cannot save the job as {}: {error}", save.display()));
+        let mut file = File::create_new(save).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+    }
+    Ok(loaded)
+}
+
+/// The job file that the options stand for.
+fn text(args: &Run) -> Result<String, Failure> {
+    if args.dataset.is_empty() {
+        let failure = Failure::from("there is nothing to run: neither a job file nor a dataset is named");
+        return Err(failure.hint(Some(
+            "rollout run job.yaml, or rollout run -d TASKS -a AGENT -m MODEL; `rollout run --help` shows all options",
+        )));
+    }
+    let mut lines = Vec::new();
+    let settings = [
+        ("n_attempts", args.attempts.map(Value::from)),
+        ("n_concurrent_trials", args.concurrency.map(Value::from)),
+        ("environment", args.environment.as_ref().map(|kind| json!({"type": kind}))),
+    ];
+    for (key, value) in settings {
+        lines.extend(value.map(|value| format!("{key}: {}", flow(&value))));
+    }
+    for (key, entries) in [("agents", agents(args)?), ("datasets", datasets(args)?)] {
+        lines.push(format!("{key}:"));
+        lines.extend(entries.iter().map(|entry| format!("  - {}", flow(entry))));
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn agents(args: &Run) -> Result<Vec<Value>, Failure> {
+    if args.agent.is_empty() && args.model.is_empty() {
+        let hint = "-a names an agent, such as `-a claude-code`, `-a oracle` or the path of a preset; \
+                    with only -m, the model itself works on the tasks";
+        return Err(Failure::from("neither an agent nor a model is named").hint(Some(hint)));
+    }
+    let model = |name: &String| match &args.base_url {
+        Some(url) => json!({"name": name, "base_url": url, "api_key": "${OPENAI_API_KEY:-}"}),
+        None => json!(name),
+    };
+    let several = args.model.len() > 1;
+    let mut agents = Vec::new();
+    for agent in &args.agent {
+        if RESERVED.contains(&agent.as_str()) {
+            agents.push(json!({"name": agent}));
+            continue;
+        }
+        let preset = if is_preset_path(agent) { found_from(args, agent)? } else { agent.clone() };
+        if args.model.is_empty() {
+            agents.push(json!({"preset": preset}));
+        }
+        for name in &args.model {
+            let mut entry = json!({"preset": preset, "model": model(name)});
+            if several {
+                let last =
+                    |text: &str| Path::new(text).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                let agent =
+                    if is_preset_path(agent) { last(agent).unwrap_or_default() } else { agent.clone() };
+                entry["name"] = json!(format!("{agent}-{}", name.rsplit('/').next().unwrap_or(name)));
+            }
+            agents.push(entry);
+        }
+    }
+    if args.agent.is_empty() {
+        agents.extend(args.model.iter().map(|name| json!({"model": model(name)})));
+    }
+    Ok(agents)
+}
+
+fn datasets(args: &Run) -> Result<Vec<Value>, Failure> {
+    let dataset = |text: &String| {
+        let path = Path::new(text);
+        match path {
+            path if path.is_dir() => Ok(json!({"path": found_from(args, text)?})),
+            path if path.is_file() => Ok(json!({"interaction": found_from(args, text)?})),
+            _ => {
+                let failure = Failure::from(format!("there is no dataset {text:?}"));
+                Err(failure.hint(Some(
+                    "name a directory of tasks or an interaction file; a dataset of a registry needs a job file",
+                )))
+            }
+        }
+    };
+    args.dataset.iter().map(dataset).collect()
+}
+
+/// A path as the job file finds it. A file that is saved elsewhere needs absolute ones.
+fn found_from(args: &Run, path: &str) -> Result<String, Failure> {
+    let elsewhere =
+        args.save.as_deref().and_then(Path::parent).is_some_and(|dir| !dir.as_os_str().is_empty());
+    if !elsewhere {
+        return Ok(path.to_owned());
+    }
+    let absolute = std::path::absolute(path)?;
+    absolute.to_str().map(str::to_owned).ok_or_else(|| format!("{path:?} cannot be written in a file").into())
+}
+
+/// A value on one line of YAML.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(entries) => {
+            let entries: Vec<_> =
+                entries.iter().map(|(key, value)| format!("{key}: {}", flow(value))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        Value::String(text) if is_plain(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+/// Whether YAML reads a text without quotes as that text.
+fn is_plain(text: &str) -> bool {
+    text.starts_with(|char: char| char.is_ascii_alphabetic() || char == '/')
+        && text.chars().all(|char| char.is_ascii_alphanumeric() || "/-_.@".contains(char))
+        && !["true", "false", "null", "yes", "no", "on", "off"].contains(&text.to_ascii_lowercase().as_str())
+}

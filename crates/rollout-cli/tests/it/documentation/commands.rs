@@ -1,0 +1,284 @@
+//! Runs every command of the documentation as written.
+//!
+//! Each page has a copy of the examples, a network of its own with only loopback, and the commands that are built
+//! already. Its blocks run in order in one shell, from the root of the copy.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+};
+
+use rollout_testkit::{Python, link_program};
+
+use super::{
+    markdown::{Block, Shown, blocks, commands},
+    pages, read, repository,
+};
+
+/// Stands for cargo: `cargo run` runs the command that is built already.
+const CARGO: &str = r#"#!/bin/sh
+case "$*" in
+  "run --release -- "*) shift 3; program=rollout ;;
+  "run --release -p rollout-testkit --bin model-server -- "*) shift 7; program=model-server ;;
+  "run --release -p rollout-example-safe") shift 4; program=rollout-example-safe ;;
+  *) echo "not expected in the documentation: cargo $*" >&2; exit 1 ;;
+esac
+[ -x "$BUILT/$program" ] || { echo "$program is not built: run cargo build --workspace --bins" >&2; exit 1; }
+exec "$BUILT/$program" "$@"
+"#;
+
+/// Brings up loopback in the new network.
+const LOOPBACK: &str = r#"python3 -c '
+import fcntl, socket, struct
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 0x41))
+'"#;
+
+/// One command of the script that runs a page.
+struct Step<'p> {
+    line: usize,
+    shown: Shown<'p>,
+    exit_status: i32,
+    terminal: Option<&'p str>,
+}
+
+fn steps<'p>(blocks: &[Block<'p>]) -> Vec<Step<'p>> {
+    let mut steps = Vec::new();
+    for block in blocks {
+        let step = |command: &str| Step {
+            line: block.line,
+            shown: Shown { command: command.to_owned(), prints: Vec::new() },
+            exit_status: 0,
+            terminal: None,
+        };
+        steps.extend(block.before.setup.iter().map(|command| step(command)));
+        if let Some(file) = block.before.file {
+            steps.push(step(&format!("cat >{file} <<'EOF'\n{}\nEOF", block.lines.join("\n"))));
+        } else if block.language == "console" && block.before.not_run.is_none() {
+            let shown = commands(block);
+            let last = shown.len() - 1;
+            steps.extend(shown.into_iter().enumerate().map(|(place, shown)| Step {
+                line: block.line,
+                shown,
+                exit_status: if place == last { block.before.exit_status.unwrap_or(0) } else { 0 },
+                terminal: block.before.terminal,
+            }));
+        }
+    }
+    steps
+}
+
+/// The script for a page. The output of each step is in a file of its number, and `failed` has the step that failed.
+fn script(steps: &[Step<'_>]) -> String {
+    let mut script = format!("{LOOPBACK}\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n");
+    script += "fail() { echo $1 >\"$OUT/failed\"; exit 1; }\n";
+    for (place, Step { shown: Shown { command, .. }, exit_status, terminal, .. }) in steps.iter().enumerate()
+    {
+        let out = format!("\"$OUT/{place}\"");
+        let _ = match terminal {
+            _ if command.contains("# leave it running") => writeln!(
+                script,
+                "{{\n{command}\n}} >{out} 2>&1 &\n\
+                 until [ -s {out} ]; do kill -0 $! || fail {place}; sleep 0.02; done"
+            ),
+            Some(keys) => {
+                let quoted = command.replace('\'', r"'\''");
+                writeln!(script, "script -qec '{quoted}' /dev/null >{out} 2>&1 <<<'{keys}' || fail {place}")
+            }
+            None => {
+                writeln!(script, "{{\n{command}\n}} >{out} 2>&1\n[ $? -eq {exit_status} ] || fail {place}")
+            }
+        };
+    }
+    script
+}
+
+/// Runs the commands of a page.
+#[track_caller]
+fn run(page: &str) {
+    let text = read(page);
+    let steps = steps(&blocks(&text));
+    let dir = tempfile::tempdir().unwrap();
+    let [root, out, bin] = ["root", "out", "bin"].map(|name| dir.path().join(name));
+    for dir in [&root, &out, &bin] {
+        fs::create_dir(dir).unwrap();
+    }
+    let copied = Command::new("cp").arg("-r").arg(repository().join("examples")).arg(&root).status();
+    assert!(copied.unwrap().success());
+    let program = Path::new(env!("CARGO_BIN_EXE_rollout"));
+    link_program(program, &bin.join("rollout"));
+    fs::write(bin.join("cargo"), CARGO).unwrap();
+    fs::set_permissions(bin.join("cargo"), Permissions::from_mode(0o755)).unwrap();
+
+    let path = [&*bin, Python::new().programs()].map(|dir| dir.display().to_string()).join(":");
+    let output = Command::new("unshare")
+        .args(["--net", "--", "bash", "-c", &script(&steps)])
+        .current_dir(&root)
+        .env_clear()
+        .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
+        .env("BUILT", program.parent().unwrap())
+        .env("OUT", &out)
+        .env("HOME", dir.path())
+        .env("LANG", "C.UTF-8")
+        .env("TERM", "xterm")
+        .output()
+        .unwrap();
+    let failed = fs::read_to_string(out.join("failed")).ok();
+    for (place, Step { line, shown: Shown { command, prints }, .. }) in steps.iter().enumerate() {
+        let at = format!("{page}:{line}: $ {command}");
+        let printed = fs::read_to_string(out.join(place.to_string())).unwrap_or_default();
+        let printed = printed.replace(root.to_str().unwrap(), "/home/me");
+        if failed.as_ref().is_some_and(|failed| *failed == format!("{place}\n")) {
+            panic!("{at}\nfails, and prints:\n{printed}");
+        }
+        if prints.iter().any(|line| !line.is_empty()) {
+            let (expected, printed) = (settled(&prints.join("\n")), settled(&printed));
+            assert!(matches(&expected, &printed), "{at}\nprints:\n{}", printed.join("\n"));
+        }
+    }
+    assert!(output.status.success(), "{page}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Output without times, dates, hashes and the widths of columns, and finished trials in the order of their names.
+fn settled(text: &str) -> Vec<String> {
+    let (mut lines, mut trials) = (Vec::new(), Vec::new());
+    let kept = text.lines().filter(|line| !line.starts_with("warning: low disk space"));
+    for line in kept.chain([""]) {
+        let words: Vec<String> = line.split_whitespace().map(settled_word).collect();
+        let line = words.join(" ");
+        match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+            // The average so far depends on the order.
+            Some((_, trial)) => trials.push(trial.split(',').next().unwrap_or_default().to_owned()),
+            None => {
+                trials.sort();
+                lines.append(&mut trials);
+                lines.push(line);
+            }
+        }
+    }
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    lines
+}
+
+fn settled_word(word: &str) -> String {
+    let inner = word.trim_matches([':', ',', ';', '(', ')']);
+    let seconds = inner.strip_suffix('s').is_some_and(|number| number.parse::<f64>().is_ok());
+    if seconds || inner.starts_with('×') {
+        return word.replace(inner, "[measured]");
+    }
+    let mut settled = String::new();
+    let mut rest = word;
+    while let Some(first) = rest.chars().next() {
+        let in_id = |c: &char| c.is_ascii_hexdigit() || "_T-…".contains(*c);
+        let part: usize = rest.chars().take_while(in_id).map(char::len_utf8).sum();
+        let digits = rest[..part].chars().filter(char::is_ascii_digit).count();
+        if part >= 12 && digits >= 4 {
+            settled += "[id]";
+            rest = &rest[part..];
+        } else {
+            let length = part.max(first.len_utf8());
+            settled += &rest[..length];
+            rest = &rest[length..];
+        }
+    }
+    settled
+}
+
+/// Whether the lines are as expected, where `…` stands for any lines.
+fn matches(expected: &[String], printed: &[String]) -> bool {
+    match expected.split_first() {
+        None => printed.is_empty(),
+        Some((first, rest)) if first == "…" => {
+            (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..]))
+        }
+        Some((first, rest)) => printed.first() == Some(first) && matches(rest, &printed[1..]),
+    }
+}
+
+/// A test for each page with commands.
+macro_rules! run_pages {
+    ($($test:ident: $page:literal,)*) => {
+        const RUN: &[&str] = &[$($page),*];
+        $(
+            #[test]
+            fn $test() {
+                run($page);
+            }
+        )*
+    };
+}
+
+run_pages! {
+    the_commands_of_readme_run_as_written: "README.md",
+    the_commands_of_agents_run_as_written: "docs/agents.md",
+    the_commands_of_benchmarks_run_as_written: "docs/benchmarks.md",
+    the_commands_of_commands_run_as_written: "docs/commands.md",
+    the_commands_of_environments_run_as_written: "docs/environments.md",
+    the_commands_of_eval_log_run_as_written: "docs/eval-log.md",
+    the_commands_of_events_run_as_written: "docs/events.md",
+    the_commands_of_exports_eee_run_as_written: "docs/exports-eee.md",
+    the_commands_of_exports_tables_run_as_written: "docs/exports-tables.md",
+    the_commands_of_exports_run_as_written: "docs/exports.md",
+    the_commands_of_first_job_run_as_written: "docs/first-job.md",
+    the_commands_of_first_model_run_as_written: "docs/first-model.md",
+    the_commands_of_gateway_run_as_written: "docs/gateway.md",
+    the_commands_of_jobs_run_as_written: "docs/jobs.md",
+    the_commands_of_models_run_as_written: "docs/models.md",
+    the_commands_of_publishing_run_as_written: "docs/publishing.md",
+    the_commands_of_reproducing_run_as_written: "docs/reproducing.md",
+    the_commands_of_results_run_as_written: "docs/results.md",
+    the_commands_of_scoring_run_as_written: "docs/scoring.md",
+    the_commands_of_statistics_run_as_written: "docs/statistics.md",
+    the_commands_of_tools_run_as_written: "docs/tools.md",
+    the_commands_of_training_run_as_written: "docs/training.md",
+}
+
+#[test]
+fn every_page_with_commands_is_run() {
+    let with_commands: Vec<_> = pages()
+        .into_iter()
+        .filter(|page| blocks(&read(page)).iter().any(|block| block.language == "console"))
+        .collect();
+    assert_eq!(with_commands, RUN);
+}
+
+#[test]
+fn commands_are_only_in_console_blocks() {
+    for page in pages() {
+        for block in blocks(&read(&page)) {
+            let at = format!("{page}:{}", block.line);
+            assert!(!["sh", "shell", "zsh"].contains(&block.language), "{at}: use a `console` block");
+            let is_file = block.before.file.is_some();
+            assert!(block.language != "bash" || is_file, "{at}: name the file of this script");
+            let prompt = block.lines.iter().any(|line| line.starts_with("$ "));
+            assert!(block.language == "console" || !prompt, "{at}: a block with commands is `console`");
+        }
+    }
+}
+
+#[test]
+fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
+    let mut list = String::new();
+    for page in pages() {
+        for block in blocks(&read(&page)) {
+            for Shown { command, .. } in block.before.not_run.map(|_| commands(&block)).unwrap_or_default() {
+                let _ = writeln!(list, "{page}: {command}  ({})", block.before.not_run.unwrap());
+            }
+        }
+    }
+    insta::assert_snapshot!(list, @r"
+    README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
+    README.md: ./test                                                  # check everything  (./test runs this check)
+    docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a key of a model provider)
+    docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs a key of a model provider)
+    docs/agents.md: rollout run -d tasks/ -a mini-swe-agent -m qwen3 --base-url http://127.0.0.1:8000/v1  (it needs a key of a model provider)
+    docs/gateway.md: export OPENAI_API_KEY=sk-…  (it needs a key of a model provider)
+    docs/gateway.md: rollout gateway serve --upstream https://api.openai.com/v1 --key-variable OPENAI_API_KEY --model gpt-5 --max-dollars 2  (it needs a key of a model provider)
+    docs/publishing.md: export HF_TOKEN=…      # a token that may write  (it needs an account of the Hugging Face Hub)
+    docs/publishing.md: rollout export eee jobs/2026-01-15__10-30-00 -o out --push-to-hub my-team/results --hub-private  (it needs an account of the Hugging Face Hub)
+    ");
+}

@@ -1,0 +1,132 @@
+//! The rules for the text of the documentation.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::Command,
+};
+
+use super::{pages, read, repository};
+
+/// The lines of a page outside of fenced blocks, with their numbers.
+fn prose(page: &str) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut lines = Vec::new();
+    for (place, line) in page.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            lines.push((place + 1, line));
+        }
+    }
+    lines
+}
+
+#[test]
+fn lines_have_at_most_120_characters() {
+    let mut long = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        let lines = prose(&text).into_iter().filter(|(_, line)| !line.starts_with('|'));
+        long.extend(
+            lines.filter(|(_, line)| line.chars().count() > 120).map(|(line, _)| format!("{page}:{line}")),
+        );
+    }
+    assert_eq!(long, Vec::<String>::new(), "these lines are too long");
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let index = read("docs/README.md");
+    let rows: Vec<_> = prose(&index).into_iter().filter(|(_, line)| line.starts_with("| [")).collect();
+    let count = |page: &str| rows.iter().filter(|(_, line)| line.contains(&format!("]({page})"))).count();
+    for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
+        assert!(page == "README.md" || count(page) == 1, "docs/README.md must list {page} once");
+    }
+}
+
+/// The anchors of a page, as GitHub makes them from headings.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = prose(page).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
+    let anchor = |heading: &str| -> String {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        let dir: PathBuf = repository().join(&page).parent().unwrap().to_owned();
+        // A link may be wrapped, but not its target.
+        for target in
+            text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
+        {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { repository().join(&page) } else { dir.join(file) };
+            let found = path.exists()
+                && (anchor.is_empty()
+                    || std::fs::read_to_string(&path).is_ok_and(|text| anchors(&text).contains(anchor)));
+            if !found {
+                broken.push(format!("{page}: {target}"));
+            }
+        }
+    }
+    assert_eq!(broken, Vec::<String>::new(), "these links lead nowhere");
+}
+
+/// What `--help` prints for a command.
+fn help(command: &[&str]) -> Option<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_rollout")).args(command).arg("--help").output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+/// The code in the text of a page that begins with `rollout`, and the examples of the command reference.
+fn mentioned(page: &str) -> Vec<String> {
+    let prose = prose(page).into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n");
+    let code = prose.split('`').skip(1).step_by(2).map(str::to_owned);
+    let examples = page.lines().filter(|line| line.starts_with("  rollout ")).map(|line| {
+        let line = line.trim_start();
+        line.split_once("   ").map_or(line, |(command, _)| command).to_owned()
+    });
+    code.chain(examples).filter(|code| code.starts_with("rollout ")).collect()
+}
+
+#[test]
+fn commands_and_options_in_the_text_exist() {
+    let (mut helps, mut wrong) = (BTreeMap::new(), Vec::new());
+    let mut help_of = |command: &[&str]| -> Option<String> {
+        helps.entry(command.join(" ")).or_insert_with(|| help(command)).clone()
+    };
+    for page in pages() {
+        for code in mentioned(&read(&page)) {
+            // A pipe leads to another program.
+            let words: Vec<&str> = code.split(" |").next().unwrap().split_whitespace().skip(1).collect();
+            let is_name = |word: &&&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            let names: Vec<&str> = words.iter().take_while(is_name).copied().collect();
+            // The names before the arguments; a job file or an option needs no name.
+            let help = match names.first() {
+                Some(first) if !first.starts_with('-') => {
+                    help_of(&names[..names.len().min(2)]).or_else(|| help_of(&names[..1]))
+                }
+                _ => help_of(&["run"]),
+            };
+            let exists = |option: &&str| {
+                let known = |word: &str| word == option.split('=').next().unwrap();
+                *option == "--version"
+                    || help.as_ref().is_some_and(|help| help.split([' ', ',', '\n']).any(known))
+            };
+            if help.is_none() || !words.iter().filter(|word| word.starts_with("--")).all(exists) {
+                wrong.push(format!("{page}: {code}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "these commands or options do not exist");
+}

@@ -1,0 +1,236 @@
+//! Agents by name: how they are listed, installed from packages, and run without a job file.
+
+use std::{fs, path::Path};
+
+use assert_cmd::Command;
+use rollout_testkit::{NpmRegistry, TestJob, TestTask};
+use serde_json::json;
+
+/// An agent without a model, whose program does the task.
+const PRESET: &str = "
+name: tiny
+tested: 1.2.0
+install:
+  npm: '@tiny/agent-linux-{arch}'
+  npm_musl: '@tiny/agent-linux-{arch}'
+  bin: {tiny: bin/tiny}
+  check: tiny --version
+execute: tiny \"$ROLLOUT_TASK_INSTRUCTION\"
+logs: ['~/tiny-*.log']
+";
+
+/// Its program, in a version.
+fn program(version: &str) -> String {
+    format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo tiny {version}; exit; fi\n\
+         test -f \"$1\" && touch /app/done && echo worked > ~/tiny-1.log\n"
+    )
+}
+
+fn registry(versions: &[&str]) -> NpmRegistry {
+    let registry = NpmRegistry::default();
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+    for version in versions {
+        let package = format!("@tiny/agent-linux-{arch}");
+        registry.publish(&package, version, &[("bin/tiny", 0o755, &program(version))]);
+    }
+    registry
+}
+
+fn package() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "@tiny/agent-linux-arm64" } else { "@tiny/agent-linux-x64" }
+}
+
+fn job(registry: &NpmRegistry) -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("tiny.yaml", PRESET)
+        .task(TestTask::new("task"))
+        .env("npm_config_registry", &registry.url())
+}
+
+#[test]
+fn an_agent_is_fetched_once_checked_and_copied_into_each_environment() {
+    let registry = registry(&["1.2.0", "1.3.0"]);
+    let job = job(&registry).agent(json!({"preset": "./tiny.yaml"})).set("n_attempts", json!(2));
+    let ran = job.run().expect(0);
+    assert_eq!(ran.trial("tiny/set/task__1")["reward"], 1.0);
+    assert_eq!(ran.trial("tiny/set/task__2")["reward"], 1.0);
+    assert_eq!(ran.file("tiny/set/task__1/logs/agent/tiny-1.log"), "worked\n", "its own logs are collected");
+    let snapshot = |attempt: u32| {
+        ran.trial(&format!("tiny/set/task__{attempt}"))["environment"]["agent_snapshot"].is_string()
+    };
+    assert!(snapshot(1) != snapshot(2), "one installs, and the other starts from its snapshot");
+
+    registry.remove(package());
+    let own = json!({"preset": "./tiny.yaml", "cache_install": false});
+    let again = job.set("name", json!("again")).set("agents", json!([own]));
+    let again = again.rollout(&["run", "job.yaml"]);
+    assert_eq!(again.code(), 0, "what was fetched is kept: {}", again.stderr());
+}
+
+#[test]
+fn the_latest_version_is_installed_where_it_is_asked_for() {
+    let registry = registry(&["1.2.0", "1.3.0"]);
+    let ran = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "latest"})).run().expect(0);
+    assert_eq!(ran.file("tiny/set/task__1/setup/stdout.txt"), "tiny 1.3.0\n");
+}
+
+#[test]
+fn a_package_that_is_not_what_the_registry_says_is_refused() {
+    let registry = registry(&["1.2.0"]);
+    registry.tamper(package(), "1.2.0");
+    let ran = job(&registry).agent(json!({"preset": "./tiny.yaml"})).run().expect(1);
+    let error = &ran.trial("tiny/set/task__1")["error"];
+    assert_eq!(error["type"], "agent_install_failed");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("does not have the hash that the registry gives for it"), "{message}");
+}
+
+#[test]
+fn a_version_that_does_not_exist_or_is_not_what_was_asked_for_fails_the_install() {
+    let registry = registry(&["1.2.0"]);
+    let missing = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "9.9.9"})).run().expect(1);
+    let message = missing.trial("tiny/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("has no version 9.9.9; the latest is 1.2.0"), "{message}");
+
+    registry.publish(package(), "2.0.0", &[("bin/tiny", 0o755, &program("1.9.9"))]);
+    let other = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "2.0.0"})).run().expect(1);
+    let message = other.trial("tiny/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("expected version 2.0.0, found tiny 1.9.9"), "{message}");
+}
+
+/// The machine's own system as the image of every task.
+const HOST: [&str; 4] = ["-e", "native", "--set", "environment.provider_config={images: {\"*\": host}}"];
+
+fn seen(dir: &Path, args: &[&str]) -> String {
+    let output = Command::cargo_bin("rollout")
+        .unwrap()
+        .current_dir(dir)
+        .args(args)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", dir)
+        .env("OPENAI_API_KEY", "sk-secret")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&dir.display().to_string(), "[DIR]");
+    format!("{}{}--- exit {}", text(&output.stdout), text(&output.stderr), output.status.code().unwrap())
+}
+
+#[test]
+fn the_agents_are_listed_with_what_was_tested() {
+    let dir = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["agents", "list"]), @"
+    agent           version  dialects                           status    description
+    aider           0.86.2   chat                               tested    aider by Paul Gauthier
+    amp             latest   none                               untested  Amp by Sourcegraph, with an account of its own in AMP_API_KEY
+    claude-code     2.1.325  messages                           tested    Claude Code by Anthropic
+    cline           3.0.65   chat                               tested    Cline CLI
+    codex           0.166.0  responses                          tested    Codex CLI by OpenAI
+    copilot         1.0.102  chat, responses                    tested    GitHub Copilot CLI
+    crush           latest   chat                               untested  Crush by Charm
+    cursor-cli      latest   none                               untested  Cursor CLI, with an account of its own in CURSOR_API_KEY
+    gemini-cli      0.61.0   gemini                             tested    Gemini CLI by Google
+    goose           1.52.0   chat                               tested    goose by Block
+    kimi-code       2.1.0    chat, responses, messages, gemini  tested    Kimi Code by Moonshot AI
+    mini-swe-agent  2.4.6    chat                               tested    mini-SWE-agent by Princeton and Stanford
+    opencode        1.18.33  chat, responses, messages, gemini  tested    opencode by Anomaly
+    openhands       1.16.0   chat                               tested    OpenHands CLI by All Hands AI
+    qwen-code       0.24.4   chat                               tested    Qwen Code by Alibaba
+    swe-agent       latest   chat                               untested  SWE-agent by Princeton
+    --- exit 0
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["agents", "show", "codx"]), @r#"
+    error: there is no agent "codx"
+    hint: did you mean codex?
+    --- exit 2
+    "#);
+    assert!(seen(dir.path(), &["agents", "show", "codex"]).starts_with("name: codex\n"));
+}
+
+#[test]
+fn a_job_without_a_file_can_be_planned_and_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    TestTask::new("task").write(&dir.path().join("tasks"));
+    let options = ["run", "-d", "tasks", "--dry-run", "--save", "job.yaml"];
+    let more = ["-a", "codex", "-a", "oracle", "-m", "openai/gpt-5.5", "-k", "2", "-n", "3"];
+    let options = [&options[..], &more, &HOST].concat();
+    let planned = seen(dir.path(), &options);
+    assert!(planned.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{planned}");
+    insta::assert_snapshot!(fs::read_to_string(dir.path().join("job.yaml")).unwrap(), @"
+    n_attempts: 2
+    n_concurrent_trials: 3
+    environment: {type: native}
+    agents:
+      - {preset: codex, model: openai/gpt-5.5}
+      - {name: oracle}
+    datasets:
+      - {path: tasks}
+    ");
+    let again = seen(dir.path(), &["job.yaml", "--dry-run", HOST[2], HOST[3]]);
+    assert!(again.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{again}");
+    insta::assert_snapshot!(seen(dir.path(), &options), @"
+    error: cannot save the job as job.yaml: File exists (os error 17)
+    --- exit 2
+    ");
+}
+
+#[test]
+fn several_models_give_an_agent_several_names_and_a_server_can_be_named() {
+    let dir = tempfile::tempdir().unwrap();
+    TestTask::new("task").write(&dir.path().join("tasks"));
+    let options =
+        ["run", "-d", "tasks", "-a", "mini-swe-agent", "--dry-run", "--save", "job.yaml", "-e", "native"];
+    let more = ["-m", "qwen3", "-m", "org/llama", "--base-url", "http://127.0.0.1:8000/v1"];
+    seen(dir.path(), &[&options[..], &more].concat());
+    insta::assert_snapshot!(fs::read_to_string(dir.path().join("job.yaml")).unwrap(), @r#"
+    environment: {type: native}
+    agents:
+      - {preset: mini-swe-agent, model: {name: qwen3, base_url: "http://127.0.0.1:8000/v1", api_key: "${OPENAI_API_KEY:-}"}, name: mini-swe-agent-qwen3}
+      - {preset: mini-swe-agent, model: {name: org/llama, base_url: "http://127.0.0.1:8000/v1", api_key: "${OPENAI_API_KEY:-}"}, name: mini-swe-agent-llama}
+    datasets:
+      - {path: tasks}
+    "#);
+}
+
+#[test]
+fn a_job_without_a_file_needs_a_dataset_and_someone_to_work_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["run"]), @"
+    error: there is nothing to run: neither a job file nor a dataset is named
+    hint: rollout run job.yaml, or rollout run -d TASKS -a AGENT -m MODEL; `rollout run --help` shows all options
+    --- exit 2
+    ");
+    fs::create_dir(dir.path().join("tasks")).unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["run", "-d", "tasks"]), @"
+    error: neither an agent nor a model is named
+    hint: -a names an agent, such as `-a claude-code`, `-a oracle` or the path of a preset; with only -m, the model itself works on the tasks
+    --- exit 2
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["run", "-d", "terminal-bench@2.0", "-a", "oracle"]), @r#"
+    error: there is no dataset "terminal-bench@2.0"
+    hint: name a directory of tasks or an interaction file; a dataset of a registry needs a job file
+    --- exit 2
+    "#);
+}
+
+#[test]
+fn variables_come_from_an_env_file_and_the_environment_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    TestTask::new("task").write(&dir.path().join("tasks"));
+    fs::write(dir.path().join("keys"), "# keys\nexport ANTHROPIC_API_KEY=\"sk-a\"\n\nOPENAI_API_KEY=x\n")
+        .unwrap();
+    let options =
+        ["run", "-d", "tasks", "-a", "claude-code", "-m", "anthropic/claude-sonnet-4-5", "--dry-run"];
+    let options = [&options[..], &HOST].concat();
+    let without = seen(dir.path(), &options);
+    assert!(without.contains("ANTHROPIC_API_KEY") && without.ends_with("exit 2"), "{without}");
+    let with = seen(dir.path(), &[&options[..], &["--env-file", "keys"]].concat());
+    assert!(with.ends_with("exit 0"), "{with}");
+    fs::write(dir.path().join("keys"), "sk-secret-without-a-name\n").unwrap();
+    let wrong = seen(dir.path(), &[&options[..], &["--env-file", "keys"]].concat());
+    assert!(
+        wrong.contains("line 1 of keys is not of the form NAME=value") && !wrong.contains("sk-secret"),
+        "{wrong}"
+    );
+}
