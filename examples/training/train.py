@@ -8,7 +8,7 @@ SERVICE = os.environ.get("ROLLOUT_URL", "http://127.0.0.1:8321")
 
 
 class Trainer:
-    """Yours takes its place: it learns from a batch, and the model's server loads the new weights under a new name."""
+    """Replace this by your trainer: it learns from a batch, and the server loads the weights under a new name."""
 
     def __init__(self, model):
         self.model, self.steps = model, 0
@@ -22,7 +22,7 @@ class Trainer:
 
 
 def ask(path, **asked):
-    """Sends a request, and yields the lines of the answer as they come."""
+    """Sends a request, and yields the lines of the answer as they arrive."""
     body = json.dumps(asked).encode() if asked else None
     request = urllib.request.Request(SERVICE + path, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as lines:
@@ -40,7 +40,7 @@ def train(trainer, steps):
         for line in ask("/v1/rollouts", model=trainer.model, rollouts_per_example=4, **ids, **{"return": "samples"}):
             if line["type"] == "group":
                 rewards += line["rewards"]
-                # Where all rewards are equal there is nothing to learn.
+                # If all rewards of a group are equal, there is nothing to learn.
                 batch += [sample for sample in line["samples"] if sample["advantage"]]
         sampled = sum(sum(sample["loss_mask"]) for sample in batch)
         mean = sum(rewards) / len(rewards)
