@@ -272,12 +272,10 @@ fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
     }
     insta::assert_snapshot!(list, @r"
     README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
-    README.md: ./test                                                  # check everything  (./test runs this check)
-    docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a key of a model provider)
-    docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs a key of a model provider)
-    docs/agents.md: rollout run -d tasks/ -a mini-swe-agent -m qwen3 --base-url http://127.0.0.1:8000/v1  (it needs a key of a model provider)
-    docs/gateway.md: export OPENAI_API_KEY=sk-…  (it needs a key of a model provider)
-    docs/gateway.md: rollout gateway serve --upstream https://api.openai.com/v1 --key-variable OPENAI_API_KEY --model gpt-5 --max-dollars 2  (it needs a key of a model provider)
+    README.md: ./test                                                  # run all checks and tests  (./test runs this check)
+    docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs the packages of agents, and a key of a model provider)
+    docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs the packages of agents, and a key of a model provider)
+    docs/agents.md: rollout run -d tasks/ -a mini-swe-agent -m qwen3 --base-url http://127.0.0.1:8000/v1  (it needs the packages of agents, and a key of a model provider)
     docs/publishing.md: export HF_TOKEN=…      # a token that may write  (it needs an account of the Hugging Face Hub)
     docs/publishing.md: rollout export eee jobs/2026-01-15__10-30-00 -o out --push-to-hub my-team/results --hub-private  (it needs an account of the Hugging Face Hub)
     ");
