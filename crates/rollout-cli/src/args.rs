@@ -62,7 +62,7 @@ Examples:
   rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
                                          Run an agent on tasks without a job file
   rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run
-                                         Write the job file for it
+                                         Save the job as a file, without running it
   rollout job.yaml --agent oracle --task 'sort-*'
                                          Run part of the job
   rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
@@ -127,8 +127,7 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Serve a model to agents over HTTP, with records and limits
     Gateway(GatewayArgs),
-
-    /// Show the agents that can be run by name
+    /// List, fetch and describe the agents that can be run by name
     Agents(Agents),
     /// Serve tools to models over HTTP: code, documents, databases, the web
     Tools(Tools),
@@ -141,7 +140,7 @@ pub(crate) enum Command {
     Investigate(Investigate),
     /// Run one trial again, and report what differs
     Reproduce(Reproduce),
-    /// Find tasks whose own solution does not always pass, or that doing nothing passes
+    /// Find tasks whose own solution does not always pass, or that pass without any work
     Flakes(Flakes),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
@@ -164,8 +163,8 @@ pub(crate) enum Command {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The job file, a directory with a job.yaml, or - for stdin; without one, --dataset, --agent and
-    /// --model describe the job
+    /// The job file, a directory with a job.yaml, or - for stdin; without it, --dataset, --agent and
+    /// --model define the job
     #[arg(value_name = "JOB")]
     pub job: Option<PathBuf>,
 
@@ -177,17 +176,17 @@ pub(crate) struct Run {
     #[arg(long)]
     pub strict: bool,
 
-    /// Run only agents whose name matches; without a job file, the agent to run: a name of
-    /// `rollout agents list`, oracle, nop, or the path of a preset; can be repeated
+    /// Run only agents whose name matches this pattern. Without a job file: the agent to run, which is a
+    /// name of `rollout agents list`, oracle, nop, or the path of a preset. Can be repeated
     #[arg(short, long, value_name = "AGENT", help_heading = "Selection")]
     pub agent: Vec<String>,
 
-    /// Run only tasks whose name matches; can be repeated
+    /// Run only tasks whose name matches this pattern; can be repeated
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub task: Vec<String>,
 
-    /// Run only datasets whose name matches; without a job file, a directory of tasks, a task, or an
-    /// interaction file; can be repeated
+    /// Run only datasets whose name matches this pattern. Without a job file: a directory of tasks, a task,
+    /// or an interaction file. Can be repeated
     #[arg(short, long, value_name = "DATASET", help_heading = "Selection")]
     pub dataset: Vec<String>,
 
@@ -196,15 +195,15 @@ pub(crate) struct Run {
     pub limit: Option<usize>,
 
     /// The model of the agents, such as anthropic/claude-sonnet-4-5; without --agent, the model itself
-    /// works on the tasks; can be repeated
+    /// attempts the tasks; can be repeated
     #[arg(short, long, value_name = "MODEL", conflicts_with = "job", help_heading = "Without a job file")]
     pub model: Vec<String>,
 
-    /// The OpenAI-compatible server of the model, with its key in OPENAI_API_KEY
+    /// The URL of the model's server, which is OpenAI-compatible; its key is read from OPENAI_API_KEY
     #[arg(long, value_name = "URL", requires = "model", help_heading = "Without a job file")]
     pub base_url: Option<String>,
 
-    /// Write the job to a new file
+    /// Save the job as a new job file
     #[arg(long, value_name = "FILE", conflicts_with = "job", help_heading = "Without a job file")]
     pub save: Option<PathBuf>,
 
@@ -229,7 +228,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
     pub set: Vec<String>,
 
-    /// Exit with status 1 if the pass_rate or the mean_reward is lower, such as pass_rate=0.9; can be repeated
+    /// Exit with status 1 if the pass_rate or the mean_reward is lower than this bound, such as
+    /// pass_rate=0.9; can be repeated
     #[arg(long, value_name = "RATE=BOUND", help_heading = "Output")]
     pub fail_under: Vec<FailUnder>,
 
@@ -313,7 +313,7 @@ pub(crate) enum Answer {
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The job file, with one model and one dataset
+    /// The job file; it must have one model and one dataset
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
 

@@ -96,9 +96,8 @@ rollout_settings::settings! {
     pub struct EnvironmentKeys for EnvironmentConfig {
         /// The provider. When absent: docker if an engine answers, otherwise native.
         ///
-        /// See [docker](docker.md) and [native](native.md). When absent, a setting that only one of the two
-        /// supports selects that one. `kubernetes`, `modal` and `fly` are reserved names that this version does
-        /// not support.
+        /// See [docker](docker.md) and [native](native.md). If the job has a setting that only one of the two
+        /// supports, that one is used. `kubernetes`, `modal` and `fly` are not supported yet.
         kind as "type" = word(&ENVIRONMENT_TYPES)
             .read_by(environment_type)
             .kind("`docker`, `native`")
@@ -148,7 +147,7 @@ fn environment_type(section: &Section<'_>, key: &str) -> Option<EnvironmentKind>
         let hint = match nearest(text, &["docker", "native"]) {
             Some(near) => format!("did you mean `{near}`? it can be `docker` or `native`"),
             None if text == "podman" => {
-                "Podman is `docker` with DOCKER_HOST set to its socket; it can be `docker` or `native`"
+                "for Podman, write `docker` and set DOCKER_HOST to its socket; it can be `docker` or `native`"
                     .to_owned()
             }
             None => "it can be `docker` or `native`".to_owned(),

@@ -54,7 +54,9 @@ impl ConnectError {
     /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Unsupported(_) => Some("write `type: native`: it needs no daemon and no setup"),
+            Self::Unsupported(_) => {
+                Some("use `docker` or `native`; the native environment needs no engine and no setup")
+            }
             Self::Config(_) => None,
             #[cfg(feature = "native")]
             Self::Native(_) => Some("`rollout doctor` checks what this machine can run"),

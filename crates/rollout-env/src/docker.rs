@@ -143,13 +143,13 @@ impl Docker {
         let facts = self.engine.facts();
         let refuse = |asked: String, what: &str, available: String| {
             EnvironmentError::Resources(format!(
-                "the environment asks for {asked} {what}, but the engine has {available}; lower the limit or \
-                 override it"
+                "the environment needs {asked} {what}, but the engine has {available}; lower the limit in \
+                 task.toml, or override it in the job"
             ))
         };
         let processors = Cpus { millis: facts.cpus.saturating_mul(1000) };
         if facts.cpus > 0 && spec.cpus.millis > processors.millis {
-            return Err(refuse(spec.cpus.to_string(), "processors", processors.to_string()));
+            return Err(refuse(spec.cpus.to_string(), "CPUs", processors.to_string()));
         }
         if facts.memory > 0 && spec.memory.0 > facts.memory {
             let mebibytes = |bytes: u64| Bytes(bytes >> 20 << 20).to_string();

@@ -49,7 +49,7 @@ rollout_settings::settings! {
         network: Network = word(&NETWORKS).default(Network::Host),
         /// The images for which this machine's own system is used. `*` in a name matches any text.
         images: Vec<String> = host_images(),
-        /// The most processes and threads in one environment.
+        /// The maximum number of processes and threads in one environment.
         ///
         /// Far more than tasks need, but few enough to stop a fork bomb.
         pids: u64 = whole(1..=u64::MAX).default(4096),
@@ -236,7 +236,10 @@ impl Provider for Native {
             private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
         };
         let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
-            CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
+            CreateError::Resources { .. } => EnvironmentError::Resources(format!(
+                "{}; lower the limit in task.toml, or override it in the job",
+                chain(&error)
+            )),
             error => EnvironmentError::Start(chain(&error)),
         })?;
         let environment = NativeEnvironment::new(sandbox);
@@ -316,7 +319,7 @@ mod tests {
         2 settings are invalid
           `provider_config.network` cannot be `bridge`; it can be one of `host`, `none`
           `provider_config.pids` must be at least 1, not 0
-        `provider_config.images.b` cannot be `guest`; it can be one of `host`
+        `provider_config.images.b` cannot be `guest`; it can only be `host`
         ");
     }
 }

@@ -187,7 +187,7 @@ pub enum GatewayError {
         source: io::Error,
     },
     /// The URL of an upstream is invalid.
-    #[error("`{url}` is no URL of a model server; write one like https://api.openai.com/v1")]
+    #[error("invalid URL of a model server: `{url}`; use one like https://api.openai.com/v1")]
     Url {
         /// The URL, without credentials.
         url: String,
@@ -199,7 +199,7 @@ pub enum GatewayError {
         name: String,
     },
     /// A pattern of model names is invalid.
-    #[error("the pattern `{pattern}` of model names is invalid; `*` stands for anything")]
+    #[error("invalid pattern of model names: `{pattern}`; `*` matches any text")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -215,6 +215,6 @@ pub enum GatewayError {
         model: String,
     },
     /// The system gives no random numbers, so no token can be made.
-    #[error("the system gives no random numbers for a token")]
+    #[error("cannot get random numbers from the system for a token")]
     Random(#[source] getrandom::Error),
 }

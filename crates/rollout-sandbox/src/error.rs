@@ -40,9 +40,7 @@ pub enum SandboxEngineError {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The machine has fewer resources than requested.
-    #[error(
-        "the environment asks for {asked} {what}, but this machine has {available}; lower the limit or override it"
-    )]
+    #[error("the environment needs {asked} {what}, but this machine has {available}")]
     Resources {
         /// The resource.
         what: &'static str,

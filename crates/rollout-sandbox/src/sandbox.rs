@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
     /// Waiting for the end of its first process failed.
-    #[error("cannot tell whether the sandbox has ended")]
+    #[error("cannot find out whether the sandbox has ended")]
     Lifetime(#[source] io::Error),
     /// Its files could not be removed.
     #[error("cannot remove the sandbox's directory {path}")]

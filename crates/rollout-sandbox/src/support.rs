@@ -77,7 +77,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
         );
     }
     let [cpus, memory, pids] = controllers.backing();
-    for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
+    for (backing, what) in [(cpus, "CPUs"), (memory, "memory"), (pids, "processes")] {
         if backing == LimitBacking::None {
             notes.push(format!("limits on {what} are not enforced: cannot create cgroups for them"));
         }
@@ -91,12 +91,11 @@ pub(crate) fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> 
     let processors = std::thread::available_parallelism()
         .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
     if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {
-        let text = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
-        return Err(CreateError::Resources {
-            what: "processors",
-            asked: text(asked),
-            available: text(processors),
-        });
+        let text = |millis: u64| match millis % 1000 {
+            0 => format!("{}", millis / 1000),
+            part => format!("{}.{part:03}", millis / 1000),
+        };
+        return Err(CreateError::Resources { what: "CPUs", asked: text(asked), available: text(processors) });
     }
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
@@ -137,7 +136,7 @@ mod tests {
         without root privileges, environments have only the user root and cannot change the host's files in /usr
         /state cannot hold an overlay, so what environments write is kept in memory; put the state directory on a disk file system
         on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them
-        limits on processors are not enforced: cannot create cgroups for them
+        limits on CPUs are not enforced: cannot create cgroups for them
         limits on memory are not enforced: cannot create cgroups for them
         limits on processes are not enforced: cannot create cgroups for them
         ");

@@ -37,7 +37,7 @@ pub enum Code {
     Missing,
     /// A name cannot be a directory name, or is already used.
     InvalidName,
-    /// Two keys exclude each other.
+    /// Two keys cannot both be set.
     Conflict,
     /// A `${VAR}` cannot be expanded.
     Variable,

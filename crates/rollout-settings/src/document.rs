@@ -133,7 +133,7 @@ mod tests {
         1 | a: ${NO}
           |    ^^^^^
           |
-          = help: set it, or write `${NO:-default}`
+          = help: set it in your environment, or write a default value: `${NO:-default}`
 
         error: the variable `NEITHER` is not set
          --> tools.yaml:3:6
@@ -141,7 +141,7 @@ mod tests {
         3 |   c: ${NEITHER}
           |      ^^^^^^^^^^
           |
-          = help: set it, or write `${NEITHER:-default}`
+          = help: set it in your environment, or write a default value: `${NEITHER:-default}`
         ");
         let document = read("session_ttl: 3\n").unwrap();
         insta::assert_snapshot!(document.read::<Server>().err().unwrap(), @"

@@ -22,7 +22,9 @@ impl ExpandError {
     /// How to fix it.
     pub fn hint(&self) -> String {
         match self {
-            Self::Missing(name) => format!("set it, or write `${{{name}:-default}}`"),
+            Self::Missing(name) => {
+                format!("set it in your environment, or write a default value: `${{{name}:-default}}`")
+            }
             Self::Unclosed => "close it with `}`".to_owned(),
             Self::Form(_) => "write `${NAME}` or `${NAME:-default}`".to_owned(),
         }

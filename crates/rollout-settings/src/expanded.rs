@@ -57,7 +57,7 @@ impl<'r> Section<'r> {
             }
             match scalar_text(self.reader.sources, &entry.node) {
                 Some(text) if text.contains('\0') => {
-                    let message = format!("{} holds a NUL character", quoted(&path));
+                    let message = format!("{} contains a NUL character", quoted(&path));
                     self.reader.error(entry.node.span, Code::InvalidValue, message);
                 }
                 Some(text) => variables.push((entry, text)),
@@ -99,7 +99,7 @@ impl<'r> Section<'r> {
             };
             let expanded = self.expand(text, &entry.node);
             if expanded.text.contains(char::is_control) {
-                let message = format!("{} holds a control character", quoted(&path));
+                let message = format!("{} contains a control character", quoted(&path));
                 self.reader.error(entry.node.span, Code::InvalidValue, message);
             }
             let secret = is_secret_header(&entry.key) || expanded.is_secret(&entry.key);

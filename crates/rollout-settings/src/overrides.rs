@@ -84,6 +84,7 @@ fn apply(tree: &mut Node, over: &Override, sources: &mut SourceFiles) -> Result<
                         let message = format!("{} is not an entry of this list", quoted(part));
                         let hint = match count {
                             0 => "the list is empty".to_owned(),
+                            1 => "the only entry has the number 0".to_owned(),
                             count => format!("entries are numbered from 0 to {}", count - 1),
                         };
                         return Err(Diagnostic::error(sources, span, Code::InvalidValue, message)

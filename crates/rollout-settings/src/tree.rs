@@ -105,7 +105,7 @@ impl Node {
     /// The kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {
-            Value::Null => "nothing",
+            Value::Null => "null",
             Value::Bool(_) => "a boolean",
             Value::Int(_) => "a whole number",
             Value::Float(_) => "a number",

@@ -34,7 +34,7 @@ impl SyntaxError {
         let error = error.without_snippet();
         let mut message = match error {
             serde_saphyr::Error::MultipleDocuments { .. } => {
-                "a file can hold only one YAML document".to_owned()
+                "a file can contain only one YAML document".to_owned()
             }
             error => error.to_string(),
         };

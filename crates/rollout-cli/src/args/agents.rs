@@ -27,11 +27,11 @@ pub(crate) enum AgentsCommand {
         #[arg(required = true)]
         names: Vec<String>,
 
-        /// The version of Python in the tasks' images, for agents that need one
+        /// The version of Python in the images of the tasks, for agents that are Python packages
         #[arg(long, value_name = "VERSION")]
         python: Option<String>,
     },
-    /// Print the preset of an agent: a file to copy and change
+    /// Print the preset of an agent, as a file that you can copy and change
     Show {
         /// The name of the agent
         name: String,

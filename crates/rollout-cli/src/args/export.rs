@@ -8,8 +8,16 @@ use clap::{
 };
 use rollout::{hub::RepoName, model::Advantage};
 
+const EXAMPLES: &str = "\
+Examples:
+  rollout export csv jobs/nightly -o tables         Write tables of all trials and conversations
+  rollout export inspect jobs/nightly -o logs       Write logs for Inspect
+  rollout export eee jobs/nightly -o out --push-to-hub my-team/results
+                                                    Publish the scores on the Hugging Face Hub";
+
 /// Arguments of `export`.
 #[derive(Debug, Args)]
+#[command(subcommand_value_name = "FORMAT", subcommand_help_heading = "Formats", after_help = EXAMPLES)]
 pub(crate) struct Export {
     /// The export format
     #[command(subcommand)]
@@ -153,7 +161,7 @@ fn advantage() -> impl TypedValueParser<Value = Advantage> {
 pub(crate) enum ExportFormat {
     /// One JSON object per line
     Jsonl,
-    /// Parquet, compressed with Zstandard
+    /// A Parquet file, compressed with Zstandard
     Parquet,
 }
 

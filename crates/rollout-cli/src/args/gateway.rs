@@ -8,15 +8,16 @@ use rollout::gateway::Dialect;
 const EXAMPLES: &str = "\
 Examples:
   rollout gateway serve --upstream https://api.openai.com/v1 --key-variable OPENAI_API_KEY --model gpt-5
-      Every model name that an agent asks for becomes gpt-5
+      Use gpt-5 for every model name that an agent requests
   rollout gateway serve --upstream http://localhost:8000/v1 --model qwen3 --token-ids
-      A vLLM server; token ids and log-probabilities are recorded
+      Use a vLLM server, and record token ids and log-probabilities
   rollout gateway serve --upstream https://api.anthropic.com --key-variable ANTHROPIC_API_KEY \\
       --route 'claude-haiku-*=claude-haiku-4-5' --route 'claude-*=claude-sonnet-4-5' --max-dollars 5
-      Two models, and nothing else; no further calls after five dollars
+      Allow two models only, and reject further calls after five dollars
 
-The agent gets the printed address as its base URL and the printed token as its key. It may speak Chat Completions,
-Responses, Messages or generateContent, whatever the upstream speaks. Each call becomes a line of the record.";
+Give an agent the printed address as its base URL, and the printed token as its key. The agent may use Chat
+Completions, Responses, Messages or generateContent: requests are translated if the upstream uses another API.
+Each call is recorded as one line.";
 
 /// Arguments of `gateway`.
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ pub(crate) struct GatewayArgs {
 /// The subcommands of `gateway`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GatewayCommand {
-    /// Serve a model to agents over HTTP, record their calls, and keep the real key
+    /// Serve a model to agents over HTTP, and record their calls; agents never see the real API key
     #[command(after_help = EXAMPLES)]
     Serve(GatewayServe),
 }
@@ -37,13 +38,13 @@ pub(crate) enum GatewayCommand {
 /// The dialect of an upstream.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum UpstreamDialect {
-    /// Chat Completions
+    /// The Chat Completions API of OpenAI
     Chat,
-    /// OpenAI's Responses
+    /// The Responses API of OpenAI
     Responses,
-    /// Anthropic's Messages
+    /// The Messages API of Anthropic
     Messages,
-    /// Google's generateContent
+    /// The generateContent API of Google
     Gemini,
 }
 
@@ -65,51 +66,53 @@ pub(crate) struct GatewayServe {
     #[arg(long, value_name = "URL")]
     pub upstream: String,
 
-    /// The protocol of the model server; the default is messages for api.anthropic.com, gemini for Google, else chat
+    /// The API of the model server; by default messages for api.anthropic.com, gemini for Google, and chat
+    /// for other servers
     #[arg(long, value_name = "DIALECT")]
     pub dialect: Option<UpstreamDialect>,
 
-    /// The environment variable with the real key
+    /// The environment variable that contains the real API key
     #[arg(long, value_name = "NAME")]
     pub key_variable: Option<String>,
 
-    /// The model at the server; every name that an agent asks for is mapped to it
+    /// The model of the server; it is used for every model name that an agent requests
     #[arg(long, value_name = "NAME", conflicts_with = "route")]
     pub model: Option<String>,
 
-    /// Map model names to a model of the server, like 'claude-*=gpt-5'; other names are refused
+    /// Use a model of the server for all names that match a pattern, such as 'claude-*=gpt-5'; other names are
+    /// rejected; can be repeated
     #[arg(long, value_name = "PATTERN=NAME")]
     pub route: Vec<String>,
 
-    /// The file of the calls, one line of JSON each
+    /// The file to record the calls in, as one line of JSON for each call
     #[arg(long, value_name = "FILE", default_value = "calls.jsonl")]
     pub record: PathBuf,
 
-    /// The most calls
+    /// Maximum number of calls
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub max_calls: Option<u64>,
 
-    /// The most tokens, read and written
+    /// Maximum number of tokens, read and written
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub max_tokens: Option<u64>,
 
-    /// The most US dollars
+    /// Maximum cost in US dollars
     #[arg(long, value_name = "AMOUNT", help_heading = "Limits")]
     pub max_dollars: Option<f64>,
 
-    /// The most requests per minute; further ones wait
+    /// Maximum number of requests per minute; further requests wait
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub requests_per_minute: Option<NonZeroU32>,
 
-    /// The most tokens per minute; further requests wait
+    /// Maximum number of tokens per minute; further requests wait
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub tokens_per_minute: Option<NonZeroU32>,
 
-    /// The most calls at once; further ones wait
+    /// Maximum number of calls at the same time; further calls wait
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Limits")]
     pub concurrency: usize,
 
-    /// How often a failed call is tried again, if the failure may be temporary
+    /// How often a call is retried after a temporary failure
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Limits")]
     pub retries: u32,
 
@@ -117,7 +120,8 @@ pub(crate) struct GatewayServe {
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 
-    /// Prices in dollars per million tokens, like `gpt-5: {input: 1.25, output: 10}`; they replace the built-in table
+    /// A file with prices in US dollars per million tokens, with lines such as `gpt-5: {input: 1.25, output: 10}`;
+    /// it replaces the built-in table
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
 
@@ -125,7 +129,7 @@ pub(crate) struct GatewayServe {
     #[arg(long)]
     pub token_ids: bool,
 
-    /// Keep tools that run at the provider, such as web search; by default they are removed from requests
+    /// Allow tools that run at the model's provider, such as web search; by default they are removed from requests
     #[arg(long)]
     pub provider_tools: bool,
 

@@ -31,7 +31,7 @@ Exit status:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Score {
-    /// A file of answers or a job directory; evaluation.json is written beside the answers
+    /// A file of answers or a job directory; evaluation.json is written next to the answers
     #[arg(value_name = "RESULTS|JOB_DIR")]
     pub results: PathBuf,
 

@@ -46,7 +46,7 @@ fn unknown(name: &str) -> Failure {
         Some(near) => format!("did you mean {near}?"),
         None => "`rollout agents list` shows all agents".to_owned(),
     };
-    Failure::from(format!("there is no agent {name:?}")).hint(Some(hint))
+    Failure::from(format!("unknown agent {name:?}")).hint(Some(hint))
 }
 
 fn presets() -> impl Iterator<Item = PresetConfig> {

@@ -331,7 +331,7 @@ mod tests {
         ✗ jobs    without `environment.type` cannot run: neither native nor docker works
         ! docker  no Docker engine answers
                   unix:///elsewhere: there is no such socket
-                  start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none
+                  start the engine, or set DOCKER_HOST to its address; the native environment (`type: native`) needs no engine
         ✓ jobs    without `environment.type` run on native
         ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, but tasks need linux
                   write `type: native`, which needs no engine

@@ -26,11 +26,11 @@ use crate::{
 /// Why the gateway cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum GatewayServeError {
-    #[error("the variable {name} has no key")]
+    #[error("the environment variable {name} is not set")]
     NoKey { name: String },
-    #[error("`{text}` is no route: write PATTERN=NAME, like 'claude-*=gpt-5'")]
+    #[error("invalid route `{text}`: write PATTERN=NAME, such as 'claude-*=gpt-5'")]
     Route { text: String },
-    #[error("the gateway needs a model of the server")]
+    #[error("no model is set")]
     NoModel,
     #[error("cannot read the prices {}", path.display())]
     Prices { path: PathBuf, source: io::Error },

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Write as _,
+    io::{ErrorKind, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -25,7 +25,11 @@ pub(crate) fn job(args: &Run, overrides: &[Override]) -> Result<LoadedJob, Failu
     let loaded = load_job_text(&path, &text, overrides, &load::variable)
         .map_err(|problems| load::refused(&path, &problems))?;
     if let Some(save) = &args.save {
-        let failed = |error| Failure::from(format!("cannot save the job as {}: {error}", save.display()));
+        let failed = |error: std::io::Error| {
+            let hint = (error.kind() == ErrorKind::AlreadyExists)
+                .then_some("choose another file, or remove it: --save never replaces a file");
+            Failure::from(format!("cannot save the job as {}: {error}", save.display())).hint(hint)
+        };
         let mut file = File::create_new(save).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
     }
@@ -35,9 +39,9 @@ pub(crate) fn job(args: &Run, overrides: &[Override]) -> Result<LoadedJob, Failu
 /// The job file that the options stand for.
 fn text(args: &Run) -> Result<String, Failure> {
     if args.dataset.is_empty() {
-        let failure = Failure::from("there is nothing to run: neither a job file nor a dataset is named");
+        let failure = Failure::from("no job file and no dataset");
         return Err(failure.hint(Some(
-            "rollout run job.yaml, or rollout run -d TASKS -a AGENT -m MODEL; `rollout run --help` shows all options",
+            "write `rollout run job.yaml`, or `rollout run -d TASKS -a AGENT -m MODEL`; `rollout run --help` shows all options",
         )));
     }
     let mut lines = Vec::new();
@@ -58,9 +62,9 @@ fn text(args: &Run) -> Result<String, Failure> {
 
 fn agents(args: &Run) -> Result<Vec<Value>, Failure> {
     if args.agent.is_empty() && args.model.is_empty() {
-        let hint = "-a names an agent, such as `-a claude-code`, `-a oracle` or the path of a preset; \
-                    with only -m, the model itself works on the tasks";
-        return Err(Failure::from("neither an agent nor a model is named").hint(Some(hint)));
+        let hint = "set the agent with -a, such as `-a claude-code`, `-a oracle` or the path of a preset; \
+                    with -m and without -a, the model itself attempts the tasks";
+        return Err(Failure::from("no agent and no model").hint(Some(hint)));
     }
     let model = |name: &String| match &args.base_url {
         Some(url) => json!({"name": name, "base_url": url, "api_key": "${OPENAI_API_KEY:-}"}),

@@ -155,7 +155,10 @@ fn report(scored: &Scored) -> String {
         evaluation.metric.to_string(),
         evaluation.total_tasks.to_string(),
         evaluation.evaluated_tasks.to_string(),
-        number(evaluation.average_score),
+        match evaluation.evaluated_tasks {
+            0 => "—".to_owned(),
+            _ => number(evaluation.average_score),
+        },
         evaluation.perfect_matches.to_string(),
     ];
     if let Some(before) = before {

@@ -55,13 +55,13 @@ fn help_teaches_the_first_steps() {
       score        Score saved answers with another metric, judge or rubric
       serve        Serve model rollouts to a training loop over HTTP
       gateway      Serve a model to agents over HTTP, with records and limits
-      agents       Show the agents that can be run by name
+      agents       List, fetch and describe the agents that can be run by name
       tools        Serve tools to models over HTTP: code, documents, databases, the web
       export       Export the results of a job to files for other programs
       compare      Compare jobs or agents task by task, with statistical tests
       investigate  Ask a model why trials of a job were not solved
       reproduce    Run one trial again, and report what differs
-      flakes       Find tasks whose own solution does not always pass, or that doing nothing passes
+      flakes       Find tasks whose own solution does not always pass, or that pass without any work
       validate     Check a job, a task, a dataset or a benchmark without running anything
       shell        Open a shell in a new environment of a task
       attach       Open a shell in the preserved environment of a trial
@@ -107,8 +107,8 @@ fn help_of_run_groups_its_options() {
 
     Arguments:
       [JOB]
-              The job file, a directory with a job.yaml, or - for stdin; without one, --dataset, --agent
-              and --model describe the job
+              The job file, a directory with a job.yaml, or - for stdin; without it, --dataset, --agent
+              and --model define the job
 
     Options:
           --dry-run
@@ -122,15 +122,16 @@ fn help_of_run_groups_its_options() {
 
     Selection:
       -a, --agent <AGENT>
-              Run only agents whose name matches; without a job file, the agent to run: a name of
-              `rollout agents list`, oracle, nop, or the path of a preset; can be repeated
+              Run only agents whose name matches this pattern. Without a job file: the agent to run,
+              which is a name of `rollout agents list`, oracle, nop, or the path of a preset. Can be
+              repeated
 
           --task <GLOB>
-              Run only tasks whose name matches; can be repeated
+              Run only tasks whose name matches this pattern; can be repeated
 
       -d, --dataset <DATASET>
-              Run only datasets whose name matches; without a job file, a directory of tasks, a task, or
-              an interaction file; can be repeated
+              Run only datasets whose name matches this pattern. Without a job file: a directory of
+              tasks, a task, or an interaction file. Can be repeated
 
           --limit <N>
               Run at most this many tasks of each dataset
@@ -138,13 +139,14 @@ fn help_of_run_groups_its_options() {
     Without a job file:
       -m, --model <MODEL>
               The model of the agents, such as anthropic/claude-sonnet-4-5; without --agent, the model
-              itself works on the tasks; can be repeated
+              itself attempts the tasks; can be repeated
 
           --base-url <URL>
-              The OpenAI-compatible server of the model, with its key in OPENAI_API_KEY
+              The URL of the model's server, which is OpenAI-compatible; its key is read from
+              OPENAI_API_KEY
 
           --save <FILE>
-              Write the job to a new file
+              Save the job as a new job file
 
     Execution:
       -k, --attempts <N>
@@ -165,8 +167,8 @@ fn help_of_run_groups_its_options() {
 
     Output:
           --fail-under <RATE=BOUND>
-              Exit with status 1 if the pass_rate or the mean_reward is lower, such as pass_rate=0.9;
-              can be repeated
+              Exit with status 1 if the pass_rate or the mean_reward is lower than this bound, such as
+              pass_rate=0.9; can be repeated
 
           --junit <FILE>
               Write a JUnit report: an unsolved trial is a failure, a failed trial is an error
@@ -182,7 +184,7 @@ fn help_of_run_groups_its_options() {
       rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
                                              Run an agent on tasks without a job file
       rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run
-                                             Write the job file for it
+                                             Save the job as a file, without running it
       rollout job.yaml --agent oracle --task 'sort-*'
                                              Run part of the job
       rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
@@ -446,7 +448,7 @@ fn a_provider_that_is_not_there_ends_the_command_before_anything_runs() {
     insta::assert_snapshot!(text, @r#"
     --- stderr
     error: environment.type "modal" is not part of this build of Rollout
-    hint: write `type: native`: it needs no daemon and no setup
+    hint: use `docker` or `native`; the native environment needs no engine and no setup
     --- exit 2
     "#);
     assert!(!dir.path().join("jobs").exists());

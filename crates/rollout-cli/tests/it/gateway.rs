@@ -88,11 +88,11 @@ fn missing_settings_are_named() {
         wrong(&["--model", "m", "--max-dollars", "1"]),
     ];
     insta::assert_snapshot!(shown.join(""), @"
-    error: the gateway needs a model of the server
+    error: no model is set
     hint: add --model NAME, or --route PATTERN=NAME for each model
-    error: the variable NO_SUCH_KEY has no key
+    error: the environment variable NO_SUCH_KEY is not set
     hint: set it, for example: NO_SUCH_KEY=… rollout gateway serve …
-    error: `m` is no route: write PATTERN=NAME, like 'claude-*=gpt-5'
+    error: invalid route `m`: write PATTERN=NAME, such as 'claude-*=gpt-5'
     error: a budget in dollars needs a price for `m`, which has none; set its price, or a budget in tokens
     ");
 }

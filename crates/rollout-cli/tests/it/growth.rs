@@ -61,7 +61,7 @@ fn a_larger_job_file_adds_agents_datasets_tasks_and_attempts() {
         .set("n_attempts", json!(2))
         .set("datasets", json!([{"path": "set"}, {"path": "more"}]));
     let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
-    assert!(refused.stderr().contains("has more than the job was started with"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("has additions since the job was started"), "{}", refused.stderr());
     assert!(refused.stderr().contains("--with"), "{}", refused.stderr());
     let grown = job.rollout(&["resume", "jobs/job", "--with", "job.yaml", "--output", "json"]).expect(0);
     assert_eq!(events_named(&grown.events(), "trial_finished").len(), 11);

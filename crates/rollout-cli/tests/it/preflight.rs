@@ -38,7 +38,10 @@ fn images_without_a_mapping_are_named_once_for_all_tasks() {
 fn a_dockerfile_that_cannot_be_built_is_found_before_anything_runs() {
     let with = |text: &str| job().task(TestTask::new("task").dockerfile(text)).oracle();
     refused(&with("FROM x\nRUM true\n"), &["Dockerfile line 2"]);
-    refused(&with("FROM x\nCOPY absent.txt /app/\n"), &["there is no `absent.txt` beside the Dockerfile"]);
+    refused(
+        &with("FROM x\nCOPY absent.txt /app/\n"),
+        &["`absent.txt` does not exist in the directory of the Dockerfile"],
+    );
 }
 
 #[test]

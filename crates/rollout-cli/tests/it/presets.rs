@@ -141,7 +141,7 @@ fn the_agents_are_listed_with_what_was_tested() {
     --- exit 0
     ");
     insta::assert_snapshot!(seen(dir.path(), &["agents", "show", "codx"]), @r#"
-    error: there is no agent "codx"
+    error: unknown agent "codx"
     hint: did you mean codex?
     --- exit 2
     "#);
@@ -171,6 +171,7 @@ fn a_job_without_a_file_can_be_planned_and_saved() {
     assert!(again.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{again}");
     insta::assert_snapshot!(seen(dir.path(), &options), @"
     error: cannot save the job as job.yaml: File exists (os error 17)
+    hint: choose another file, or remove it: --save never replaces a file
     --- exit 2
     ");
 }
@@ -197,14 +198,14 @@ fn several_models_give_an_agent_several_names_and_a_server_can_be_named() {
 fn a_job_without_a_file_needs_a_dataset_and_someone_to_work_on_it() {
     let dir = tempfile::tempdir().unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["run"]), @"
-    error: there is nothing to run: neither a job file nor a dataset is named
-    hint: rollout run job.yaml, or rollout run -d TASKS -a AGENT -m MODEL; `rollout run --help` shows all options
+    error: no job file and no dataset
+    hint: write `rollout run job.yaml`, or `rollout run -d TASKS -a AGENT -m MODEL`; `rollout run --help` shows all options
     --- exit 2
     ");
     fs::create_dir(dir.path().join("tasks")).unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["run", "-d", "tasks"]), @"
-    error: neither an agent nor a model is named
-    hint: -a names an agent, such as `-a claude-code`, `-a oracle` or the path of a preset; with only -m, the model itself works on the tasks
+    error: no agent and no model
+    hint: set the agent with -a, such as `-a claude-code`, `-a oracle` or the path of a preset; with -m and without -a, the model itself attempts the tasks
     --- exit 2
     ");
     insta::assert_snapshot!(seen(dir.path(), &["run", "-d", "terminal-bench@2.0", "-a", "oracle"]), @r#"

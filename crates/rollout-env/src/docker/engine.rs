@@ -90,7 +90,7 @@ impl EngineError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Absent { .. } => Some(
-                "start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none",
+                "start the engine, or set DOCKER_HOST to its address; the native environment (`type: native`) needs no engine",
             ),
             Self::Ssh { .. } => Some(
                 "forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock <host>` and set \

@@ -61,7 +61,7 @@ rollout_settings::settings! {
             .check(|user, section, key| refuse_blank(user, section, key))
             .optional()
             .unset("the image's `USER`"),
-        /// The most processes and threads in one container.
+        /// The maximum number of processes and threads in one container.
         ///
         /// Far more than tasks need, but few enough to stop a fork bomb.
         pub(super) pids: u64 = whole(1..=i64::MAX.unsigned_abs()).default(4096),

@@ -26,7 +26,7 @@ pub enum CopyFailure {
     #[error("`{0}` leads out of the directory of the Dockerfile; put a copy of the file into that directory")]
     OutsideContext(String),
     /// The file does not exist.
-    #[error("there is no `{0}` beside the Dockerfile")]
+    #[error("`{0}` does not exist in the directory of the Dockerfile")]
     NotFound(String),
     /// The file exists, but `.dockerignore` excludes it.
     #[error("`{0}` is excluded by .dockerignore")]
@@ -391,9 +391,18 @@ mod tests {
         assert_eq!(names(&context, "dir/../x.md"), Ok(vec!["x.md".to_owned()]));
         assert_eq!(names(&context, "*.txt"), Ok(vec!["a.txt".to_owned(), "b.txt".to_owned()]));
         assert_eq!(names(&context, "*/c.txt"), Ok(vec!["c.txt".to_owned()]));
-        assert_eq!(names(&context, "no"), Err("there is no `no` beside the Dockerfile".to_owned()));
-        assert_eq!(names(&context, "*.no"), Err("there is no `*.no` beside the Dockerfile".to_owned()));
-        assert_eq!(names(&context, "a.txt/x"), Err("there is no `a.txt/x` beside the Dockerfile".to_owned()));
+        assert_eq!(
+            names(&context, "no"),
+            Err("`no` does not exist in the directory of the Dockerfile".to_owned())
+        );
+        assert_eq!(
+            names(&context, "*.no"),
+            Err("`*.no` does not exist in the directory of the Dockerfile".to_owned())
+        );
+        assert_eq!(
+            names(&context, "a.txt/x"),
+            Err("`a.txt/x` does not exist in the directory of the Dockerfile".to_owned())
+        );
     }
 
     #[test]
@@ -434,7 +443,10 @@ mod tests {
             ["t", "t/.dockerignore", "t/b", "t/build", "t/build/keep", "t/build/keep/me"]
         );
         assert_eq!(names(&context, "a.log"), Err("`a.log` is excluded by .dockerignore".to_owned()));
-        assert_eq!(names(&context, "*.log"), Err("there is no `*.log` beside the Dockerfile".to_owned()));
+        assert_eq!(
+            names(&context, "*.log"),
+            Err("`*.log` does not exist in the directory of the Dockerfile".to_owned())
+        );
         assert_eq!(staged(&context, "build"), ["t", "t/keep", "t/keep/me"]);
     }
 

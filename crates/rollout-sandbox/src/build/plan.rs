@@ -267,7 +267,7 @@ impl Planner<'_> {
                         return Err(ImageBuildError::Unsupported {
                             at: at.clone(),
                             what: format!("ADD of {path}"),
-                            instead: "fetch it with RUN, or put it beside the Dockerfile".to_owned(),
+                            instead: "fetch it with RUN, or put it next to the Dockerfile".to_owned(),
                         });
                     }
                     paths.push(path);
@@ -530,7 +530,7 @@ mod tests {
         .join("\n")
         .replace(docker_arch(), "ARCH");
         insta::assert_snapshot!(all, @r#"
-        Dockerfile line 2 `ADD https://example.com/a /a`: ADD of https://example.com/a is not supported; fetch it with RUN, or put it beside the Dockerfile
+        Dockerfile line 2 `ADD https://example.com/a /a`: ADD of https://example.com/a is not supported; fetch it with RUN, or put it next to the Dockerfile
         Dockerfile line 2 `RUN --mount=type=secret,id=s cat /run/secrets/s`: RUN --mount=type=secret is not supported; bring the files in with COPY
         Dockerfile line 2 `RUN --mount=target=/a ls`: RUN --mount=type=bind is not supported; bring the files in with COPY
         Dockerfile line 2 `RUN --mount=type=cache ls`: the mount has no target=

@@ -72,7 +72,7 @@ async fn more_than_the_machine_has_is_rejected_with_both_numbers() {
     let mut spec = host.spec().await;
     spec.limits = SandboxLimits { cpus_millis: Some(9_000_000), ..SandboxLimits::default() };
     let Err(error) = host.engine.create(spec.clone()).await else { panic!("it was created") };
-    assert!(error.to_string().contains("9000.000 processors"), "{error}");
+    assert!(error.to_string().contains("9000 CPUs"), "{error}");
     spec.limits = SandboxLimits { memory_bytes: Some(1 << 50), ..SandboxLimits::default() };
     let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
     assert!(matches!(error, CreateError::Resources { .. }), "{error:?}");

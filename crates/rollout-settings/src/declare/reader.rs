@@ -162,7 +162,11 @@ impl<'a> Reader<'a> {
     /// Reports a value of the wrong type.
     pub fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
         let subject = if path.is_empty() { "the file".to_owned() } else { quoted(path) };
-        let message = format!("{subject} must be {expected}, not {}", node.kind());
+        let found = match (&node.value, expected) {
+            (Value::Float(number), "a whole number") => number.to_string(),
+            _ => node.kind().to_owned(),
+        };
+        let message = format!("{subject} must be {expected}, not {found}");
         let diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
         self.report(match self.right_form(node, expected) {
             Some(form) => diagnostic.hint(format!("write {form}")),
@@ -227,7 +231,10 @@ impl<'a> Reader<'a> {
 
 /// The text of a regular file of limited size, or the reason why it cannot be read.
 pub fn read_text(path: &Path) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("cannot read this file: {error}");
+    let cannot = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => "this file does not exist".to_owned(),
+        _ => format!("cannot read this file: {error}"),
+    };
     let file = std::fs::File::open(path).map_err(cannot)?;
     if file.metadata().map_err(cannot)?.is_dir() {
         return Err("this is a directory, not a file".to_owned());

@@ -238,9 +238,13 @@ impl<'r> Section<'r> {
         };
         let found = words.iter().find(|(word, _)| word == text).map(|(_, value)| *value);
         if found.is_none() {
+            let allowed = match words {
+                [_] => format!("it can only be {list}"),
+                _ => format!("it can be one of {list}"),
+            };
             let hint = match nearest(text, &names) {
-                Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
-                None => format!("it can be one of {list}"),
+                Some(name) if words.len() > 1 => format!("did you mean `{name}`? {allowed}"),
+                _ => allowed,
             };
             self.invalid_with_hint(key, format!("`{}` cannot be {}", self.at(key), quoted(text)), hint);
         }
@@ -346,10 +350,10 @@ impl<'r> Section<'r> {
         self.reader.error_with_hint(self.span, Code::Missing, message, hint);
     }
 
-    /// Reports two keys that exclude each other.
+    /// Reports two keys that cannot both be set.
     pub fn exclude(&self, one: &str, other: &str) {
         if let (Some(one), Some(other)) = (self.entry(one), self.entry(other)) {
-            let message = format!("`{}` and `{}` exclude each other", one.key, other.key);
+            let message = format!("`{}` and `{}` cannot both be set", one.key, other.key);
             let sources = self.reader.sources;
             self.reader.report(
                 Diagnostic::error(sources, other.key_span, Code::Conflict, message)

@@ -34,7 +34,7 @@ rollout_settings::settings! {
         pub cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
         /// Memory of each environment.
         pub memory: Bytes = memory(1 << 30),
-        /// The most processes in each environment.
+        /// The maximum number of processes in each environment.
         pub pids: usize = limit(256),
         /// The default time limit of a program.
         pub timeout_sec: Duration = seconds(60),

@@ -33,15 +33,15 @@ rollout_settings::settings! {
     pub struct DocConfig {
         /// The folders that may contain documents.
         pub roots: Vec<PathBuf> = roots(),
-        /// The most bytes of a document.
+        /// The maximum size of a document, in bytes.
         pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
-        /// The most bytes of a document's text.
+        /// The maximum size of a document's text, in bytes.
         ///
         /// At most 4 MiB for an HTML page.
         pub max_text_bytes: usize = size(ExtractLimits::default().text_bytes),
-        /// The most bytes of memory for the process that reads a document.
+        /// The maximum memory, in bytes, for the process that reads a document.
         pub max_memory_bytes: u64 = size(1 << 30),
-        /// The most CPU seconds for reading a document.
+        /// The maximum CPU time for reading a document, in seconds.
         pub timeout_seconds: u64 = whole_seconds(30),
         /// The approximate size of the cache of documents, in bytes.
         pub cache_bytes: usize = whole(0..=u64::MAX).kind("bytes").default(256 << 20),

@@ -166,7 +166,7 @@ pub(crate) enum HelperError {
     #[error("reading it took more than {} MiB of memory", .0 >> 20)]
     Memory(u64),
     /// The helper returned too much.
-    #[error("it holds more than {} MiB", .0 >> 20)]
+    #[error("it contains more than {} MiB", .0 >> 20)]
     Output(u64),
     /// The helper crashed.
     #[error("reading it failed: {0}")]

@@ -36,11 +36,11 @@ rollout_settings::settings! {
         pub chunk_chars: usize = whole(0..=u64::MAX).default(1000),
         /// The number of characters that are repeated in the next passage.
         pub overlap_chars: usize = whole(0..=u64::MAX).default(150),
-        /// The most bytes of a document.
+        /// The maximum size of a document, in bytes.
         pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
-        /// The most bytes of memory for the process that reads a document.
+        /// The maximum memory, in bytes, for the process that reads a document.
         pub max_memory_bytes: u64 = size(1 << 30),
-        /// The most CPU seconds for reading a document.
+        /// The maximum CPU time for reading a document, in seconds.
         pub timeout_seconds: u64 = whole_seconds(30),
         /// The approximate memory, in bytes, for one index and for all kept indexes.
         pub index_bytes: usize = size(1 << 30),

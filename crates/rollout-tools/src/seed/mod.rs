@@ -55,7 +55,7 @@ pub(crate) enum SeedError {
     #[error("`{path}` is neither a file nor a folder")]
     NotAFile { path: String },
     /// The folder contains too many files.
-    #[error("`{path}` holds more than {most} files; name a smaller folder")]
+    #[error("`{path}` contains more than {most} files; name a smaller folder")]
     TooMany { path: String, most: usize },
     /// The folder contains too many entries, wanted or not.
     #[error("there are more than {most} files and folders in `{path}`; name a smaller folder")]

@@ -12,21 +12,21 @@ rollout_settings::settings! {
     pub struct ServerConfig {
         /// How long an idle session is kept.
         pub session_ttl_sec: Duration = seconds(300),
-        /// The most sessions at a time.
+        /// The maximum number of sessions.
         pub max_sessions: usize = limit(1024),
-        /// The most sessions of one worker at a time.
+        /// The maximum number of sessions of one worker.
         pub max_sessions_per_worker: usize = limit(64),
-        /// The most calls at a time; others wait.
+        /// The maximum number of calls at the same time. Other calls wait up to a minute, and then get code 5013.
         pub max_calls: usize = limit(256),
-        /// The most connections at a time; others wait.
+        /// The maximum number of connections at the same time. Other connections wait.
         pub max_connections: usize = limit(1024),
-        /// The largest request body.
+        /// The maximum size of a request body, in bytes.
         pub max_body_bytes: usize = limit(8 << 20),
         /// The default time limit of a call.
         pub timeout_sec: Duration = seconds(120),
         /// The longest time limit that a call can request.
         pub max_timeout_sec: Duration = seconds(600),
-        /// The directory of the files that clients may name in `init/from-config`.
+        /// The directory of the files that clients may name in `init/from-config`. Without it, such requests are rejected.
         pub config_dir: Option<PathBuf> = text()
             .kind("path")
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())

@@ -236,7 +236,7 @@ impl Opened {
     }
 
     fn gone(&self) -> ToolError {
-        let text = format!("the session {} was closed meanwhile", self.id);
+        let text = format!("the session {} was closed in the meantime", self.id);
         ToolError::new(ErrorCode::NotInitialized, text)
     }
 

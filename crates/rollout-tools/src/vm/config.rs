@@ -36,7 +36,7 @@ rollout_settings::settings! {
         pub cpus: Cpus = cpus().default(Cpus { millis: 2000 }),
         /// Memory of each desktop.
         pub memory: Bytes = memory(2 << 30),
-        /// The most processes of each desktop.
+        /// The maximum number of processes of each desktop.
         pub pids: usize = limit(1024),
         /// The width of the screen in pixels.
         pub width: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(1280),

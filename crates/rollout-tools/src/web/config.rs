@@ -32,11 +32,11 @@ rollout_settings::settings! {
         pub user_agent: String = text().default(USER_AGENT.to_owned()).unset("`Mozilla/5.0 (compatible; rollout/…)`"),
         /// The time limit for fetching a page, including redirects.
         pub timeout_seconds: u64 = whole(0..=u64::MAX).default(30),
-        /// The most bytes of a page that are read, after decompression.
+        /// The maximum number of bytes that are read of a page, after decompression.
         ///
         /// The rest is cut.
         pub max_bytes: usize = whole(0..=u64::MAX).default(5 << 20),
-        /// The most characters of pages that one call returns.
+        /// The maximum number of characters that one call returns.
         ///
         /// A benchmark shows the model 4,000 characters of a tool's answer.
         pub max_chars: usize = whole(0..=u64::MAX).default(3600),

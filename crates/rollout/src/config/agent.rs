@@ -69,13 +69,13 @@ rollout_settings::settings! {
     pub(super) struct AgentKeys {
         /// Names the agent in results. `oracle` runs the task's own solution, `nop` does nothing.
         ///
-        /// That of the preset, or of the model, when absent.
-        name: Option<String> = text().kind("name").required("every agent has a `name:`").optional(),
-        /// For readers.
+        /// When absent, it is the name of the preset or of the model.
+        name: Option<String> = text().kind("name").required("every agent needs a `name:`").optional(),
+        /// A description for people.
         ///
-        /// Kept in `config.json`.
+        /// It is kept in `config.json`.
         description: Option<String> = text().optional(),
-        /// An agent that others made: the name of a preset, or the path of a preset's file, relative to this file.
+        /// A known agent: the name of a preset, or the path of a preset file, relative to this file.
         ///
         /// See [agents](agents.md). `rollout agents list` shows the presets.
         preset: Option<PresetConfig> = short_section::<PresetConfig>()
@@ -95,34 +95,36 @@ rollout_settings::settings! {
         install_file: Option<String> = filled().kind("path").optional(),
         /// The hash that the install script must have.
         ///
-        /// `config.json` has it beside the text of a script that came from a file.
+        /// `config.json` contains it next to the text of a script that came from a file.
         install_sha256: Option<String> = hash().optional(),
         /// A bash script that attempts the task. $ROLLOUT_TASK_INSTRUCTION is the path of the instruction.
         ///
-        /// Required, or its file, but for models, and for `oracle` and `nop`, which have no scripts.
+        /// Required for an agent without `execute_file`, `preset` and `model`. `oracle` and `nop` have no scripts.
         execute: Option<String> = text().kind("script").optional(),
         /// The path of the execute script, relative to this file.
         execute_file: Option<String> = filled().kind("path").optional(),
         /// The hash that the execute script must have.
         ///
-        /// `config.json` has it beside the text of a script that came from a file.
+        /// `config.json` contains it next to the text of a script that came from a file.
         execute_sha256: Option<String> = hash().optional(),
         /// A model and how it is reached.
         ///
-        /// `server/name`, such as `anthropic/claude-sonnet-4-5`, or a mapping. Makes the agent a [model](models.md#model), in
-        /// place of scripts. Beside `preset`, it is the model of that agent.
+        /// `server/name`, such as `anthropic/claude-sonnet-4-5`, or a mapping. See [models](models.md#model). With `preset`, it
+        /// is the model that the agent uses. Otherwise the model itself is the agent, and there are no scripts.
         model: Option<ModelConfig> = short_section::<ModelConfig>().kind("`server/name`, or mapping").optional(),
-        /// The system prompt on tasks with containers, in place of the default one.
+        /// The system prompt of a model on tasks with containers.
         ///
-        /// See [on tasks with containers](models.md#on-tasks-with-containers).
-        system_prompt: Option<String> = text().optional().unset("a short one"),
-        /// When a model's attempt at a task with a container has to end.
+        /// It replaces the default one. If it is empty, none is sent. See
+        /// [on tasks with containers](models.md#on-tasks-with-containers).
+        system_prompt: Option<String> = text().optional().unset("a short default prompt"),
+        /// Limits that end a model's attempt at a task with a container.
         ///
-        /// Beside `preset`, the limits count the calls of the model in place of its turns. See [on tasks with containers](models.md#on-tasks-with-containers).
+        /// The keys are those of [limits](models.md#limits). The work until then is graded, and a note in the result names the
+        /// limit. With `preset`, `max_turns` counts the calls of the model.
         limits: Limits = section::<LimitKeys>().unset("200 turns"),
-        /// Variables of its scripts, and of nothing else.
+        /// Variables for the scripts of the agent, or for the commands of a model.
         ///
-        /// They do not exist while tests run.
+        /// They are not set for tests.
         env: Env = env(),
     }
 }
@@ -207,7 +209,7 @@ fn agent(section: &Section<'_>) -> Option<AgentConfig> {
     };
     if section.entry("model").is_none() {
         for entry in ["system_prompt", "limits"].iter().filter_map(|key| section.entry(key)) {
-            let message = format!("`{}` has a meaning only beside `model`", entry.key);
+            let message = format!("`{}` is only supported together with `model`", entry.key);
             let hint = format!("remove `{}`", entry.key);
             section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
         }
@@ -215,7 +217,7 @@ fn agent(section: &Section<'_>) -> Option<AgentConfig> {
     if section.entry("preset").is_none()
         && let Some(entry) = section.entry("version")
     {
-        let message = "`version` has a meaning only beside `preset`";
+        let message = "`version` is only supported together with `preset`";
         section.reader.error_with_hint(entry.key_span, Code::Conflict, message, "remove `version`");
     }
     let name = name?;
@@ -230,13 +232,13 @@ fn preset_agent(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
     let preset = keys.preset?;
     let version = keys.version.unwrap_or_else(|| preset.default_version().to_owned());
     if !preset.dialects.is_empty() && section.entry("model").is_none() {
-        let hint = "name the model that the agent asks, such as `model: anthropic/claude-sonnet-4-5`";
+        let hint = "set the model that the agent uses, such as `model: anthropic/claude-sonnet-4-5`";
         section.missing("model", hint);
         return None;
     }
     let inside = section.inside("limits");
     for entry in ["max_completion_tokens", "timeout_sec"].iter().filter_map(|key| inside.entry(key)) {
-        let message = format!("`limits.{}` has no meaning beside `preset`", entry.key);
+        let message = format!("`limits.{}` is not supported together with `preset`", entry.key);
         let hint = "the limits of a preset are max_turns, max_total_tokens and max_cost";
         section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
     }
@@ -260,8 +262,8 @@ fn script(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
     let install = phase_script(section, "install", keys.install, keys.install_file, keys.install_sha256);
     let execute = phase_script(section, "execute", keys.execute, keys.execute_file, keys.execute_sha256);
     if section.entry("execute").is_none() && section.entry("execute_file").is_none() {
-        let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `preset:`, or a `model:`; \
-                    agents that need neither are `oracle` and `nop`";
+        let hint = "set `execute:` to a script, or set `execute_file:`, `preset:` or `model:`; only the agents `oracle` \
+                    and `nop` need none of these";
         section.missing("execute", hint);
     }
     let install = install.filter(|script| !script.trim().is_empty());
@@ -290,7 +292,7 @@ fn phase_script(
         return None;
     }
     if script.contains('\0') {
-        section.invalid(key, format!("the script of `{}` holds a NUL character", section.at(key)));
+        section.invalid(key, format!("the script of `{}` contains a NUL character", section.at(key)));
     }
     if hash.is_some_and(|hash| hash != sha256(script.as_bytes())) {
         let hash_key = file_key.replace("_file", "_sha256");

@@ -294,7 +294,10 @@ fn example(section: &Section<'_>, node: &Node, path: &str) -> Option<Map<String,
 fn examples_file(section: &Section<'_>, key: &str) -> Option<ExamplesConfig> {
     let path = directory(section).join(section.filled_string(key)?);
     let sha256 = sha256_of_file(&path).map_err(|error| {
-        let message = format!("`{}`: cannot read this file: {error}", section.at(key));
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("`{}`: this file does not exist", section.at(key)),
+            _ => format!("`{}`: cannot read this file: {error}", section.at(key)),
+        };
         let hint = "write the path of a file of JSON lines, relative to the file that names it";
         section.invalid_with_hint(key, message, hint);
     });

@@ -61,7 +61,7 @@ rollout_settings::settings! {
         /// Without a live display, they are also printed to standard error. The variable `ROLLOUT_LOG` overrides it, as
         /// in `rollout=debug`.
         pub log_level: LogLevel = word(&LOG_LEVELS).default(LogLevel::Error).unhashed(),
-        /// Writes a record of each episode to `eval-log` in the job's directory when it ends.
+        /// Writes a record of each trial to `eval-log` in the job's directory, when the trial ends.
         ///
         /// See [eval logs](eval-log.md).
         pub eval_log: bool = flag(false).unhashed(),

@@ -47,7 +47,7 @@ rollout_settings::settings! {
         pub name: String = name().required("set the name of the model on its server").or_empty(),
         /// The base URL of the server, or a list of URLs of equivalent servers. `${VAR}` is expanded.
         ///
-        /// Usually ending in `/v1`. The servers of a list are used in turn; all rollouts of an example use the same
+        /// It usually ends in `/v1`. The servers of a list are used in turn; all rollouts of an example use the same
         /// one.
         pub base_urls as "base_url": Vec<String> = base_urls().required(A_SERVER).or_empty().unhashed(),
         /// The API key. Write it as `${VAR}`.

@@ -32,27 +32,27 @@ rollout_settings::settings! {
     /// How an agent that others made is installed and run.
     #[derive(Debug, Clone, PartialEq)]
     pub struct PresetConfig {
-        /// The name of the agent, which results have unless the job gives another.
+        /// The name of the agent in results, unless the job sets another.
         pub name: String = filled().kind("name").required("write the name of the agent").or_empty(),
         /// What the agent is.
         pub description: String = text().or_empty(),
-        /// The version that was tested. It is installed unless the job names another one.
+        /// The version that was tested. It is installed unless the job sets another.
         pub tested: Option<String> = number_or_text().optional(),
         /// Whether no version was tested. Then the latest is installed.
         pub untested: bool = flag(false),
-        /// The protocols that the agent can speak to a model, the best one first.
+        /// The APIs that the agent can use for its model, the best one first.
         ///
-        /// `chat`, `responses`, `messages`, `gemini`. Empty if the agent brings its own model.
+        /// Empty if the agent has its own model.
         pub dialects: Vec<Dialect> = dialects(),
         /// How the agent is installed.
         pub install: PresetInstall = section::<PresetInstall>().unset("nothing"),
-        /// A bash script that lets the agent attempt the task.
+        /// A bash script that runs the agent on the task.
         ///
         /// See [the variables](agents.md#variables).
         pub execute: String = filled().kind("script").required("write the script that runs the agent").or_empty(),
-        /// The agent's own logs, which are copied to `/logs/agent` after it ended.
+        /// Paths of the agent's own logs in the environment. They are copied to `/logs/agent` after the agent has ended.
         ///
-        /// Paths in the environment. `~` and the patterns of the shell are expanded.
+        /// `~` and the patterns of the shell are expanded.
         pub logs: Vec<String> = texts(),
     }
 }
@@ -65,13 +65,13 @@ rollout_settings::settings! {
         ///
         /// `name`, or `name@version`, with `{version}` for the version of the agent and `{arch}` for `x64` or `arm64`.
         pub npm: Option<String> = filled().kind("package").optional(),
-        /// The npm package for images with musl, such as Alpine. Without it, such images are refused.
+        /// The npm package for images with musl, such as Alpine. Without it, such images are rejected.
         pub npm_musl: Option<String> = filled().kind("package").optional(),
-        /// The version of Node that runs the package. It is copied into the environment too.
+        /// The version of Node that runs the package. Node is copied into the environment.
         pub node: Option<String> = number_or_text().kind("version").optional(),
         /// Python packages, in the form of pip's requirements, with `{version}` for the version of the agent.
         pub pip: Vec<String> = texts(),
-        /// Those that come only as source, so that the host builds them.
+        /// Packages of `pip` that exist only as source. The host builds them.
         pub pip_build: Vec<String> = texts(),
         /// The versions of Python that run the packages, the best one first. The image needs one of them.
         pub python: Vec<String> = texts(),
@@ -81,7 +81,7 @@ rollout_settings::settings! {
         pub bin: IndexMap<String, String> = commands(),
         /// A bash script that runs in the environment after the files are in place.
         pub script: Option<String> = filled().kind("script").optional(),
-        /// The command that prints the version. It runs after the installation, and must print the version that was asked for.
+        /// The command that prints the version. It runs after the installation, and must print the requested version.
         pub check: Option<String> = filled().kind("command").optional(),
     }
 }

@@ -222,7 +222,7 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
             );
         }
         if let Some(first) = seen.insert(name.clone(), span) {
-            let hint = "give one of them another `name:`; metrics are found by it";
+            let hint = "give one of them another `name:`; metrics are identified by it";
             entry.same_name("entries of the rubric", &name, span, first, hint);
         }
         entries.push(RubricEntry { name, weight, score });
@@ -239,8 +239,7 @@ fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(St
     entry.refuse(foreign, kind, |key| format!("remove `{key}`"));
     let RubricKeys { how, judge, command, python, group, timeout, parser, .. } = keys;
     if runs && group && independent {
-        let message = format!("a {kind} for groups cannot score rollouts one by one");
-        let message = message.replace("python", "function");
+        let message = "`group` cannot be combined with `independent_scoring`";
         entry.invalid_with_hint("group", message, "remove `independent_scoring` or `group`");
     }
     match kind {
@@ -344,8 +343,8 @@ fn xml(section: &Section<'_>) -> Option<ParserConfig> {
     let names = || fields.iter().flatten().map(String::as_str);
     if !fields.is_empty() && !names().any(|name| name == answer_field) {
         let listed: Vec<String> = names().map(quoted).collect();
-        let message = format!("the answer field {} is not a field", quoted(&answer_field));
-        let hint = format!("write `answer_field:` with one of {}", listed.join(", "));
+        let message = format!("{} is not a tag of this parser", quoted(&answer_field));
+        let hint = format!("set `answer_field:` to one of {}", listed.join(", "));
         let key = if section.node("answer_field").is_some() { "answer_field" } else { "xml" };
         section.invalid_with_hint(key, message, hint);
     }

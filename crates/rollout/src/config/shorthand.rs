@@ -16,6 +16,9 @@ use std::path::Path;
 /// What our own model agent speaks.
 const OWN_DIALECTS: [Dialect; 2] = [Dialect::Chat, Dialect::Messages];
 
+/// Agents that are no presets.
+const RESERVED_NAMES: [&str; 2] = ["oracle", "nop"];
+
 /// The preset that a name stands for. None if there is none, which is then among the problems.
 pub(super) fn named_preset(
     name: &str,
@@ -24,11 +27,14 @@ pub(super) fn named_preset(
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Node> {
     let Some(text) = preset::preset_text(name) else {
-        let known: Vec<&str> = preset::preset_names().collect();
-        let message = format!("there is no preset {}", quoted(name));
+        let known: Vec<&str> = preset::preset_names().chain(RESERVED_NAMES).collect();
+        let message = format!("unknown agent preset {}", quoted(name));
         let hint = match nearest(name, &known) {
+            Some(near) if RESERVED_NAMES.contains(&near) => {
+                format!("did you mean the agent `{near}`? In a job file, write `name: {near}`")
+            }
             Some(near) => format!("did you mean `{near}`? `rollout agents list` shows all presets"),
-            None => "`rollout agents list` shows all presets; that of a file is named by its path, such as \
+            None => "`rollout agents list` shows all presets; for a preset of your own, write the path of its file, such as \
                      `./my-agent.yaml`"
                 .to_owned(),
         };
@@ -62,11 +68,11 @@ pub(super) fn spell_model(
         let hint = match near {
             Some(near) => format!("did you mean `{near}/…`?"),
             None => format!(
-                "the known servers are {}; for another one write `model: {{name: …, base_url: …}}`",
+                "known servers: {}; for another server, write `model: {{name: …, base_url: …}}`, or pass --base-url",
                 known.join(", ")
             ),
         };
-        let message = format!("{} is no model of the form `server/name`", quoted(text));
+        let message = format!("unknown model server in {}: expected `server/name`", quoted(text));
         problems.push(Diagnostic::error(sources, span, Code::InvalidValue, message).hint(hint));
         return;
     };
@@ -91,14 +97,18 @@ pub(super) fn spoken(preset: Option<&Node>) -> Vec<Dialect> {
     words.iter().filter_map(known).collect()
 }
 
-/// Gives an agent without a name that of its preset, or of its model.
+/// Gives an agent without a name that of its preset, or of its model. One that is unknown was reported before, and is
+/// a name as well: a missing name would be a second report of the same mistake.
 pub(super) fn name_agent(agent: &mut Node) {
     if agent.get("name").is_some_and(|name| !name.is_null()) {
         return;
     }
-    let named = |key: &str| match agent.get(key)?.get("name") {
-        Some(Node { value: Value::String(name), span }) => Some((last_part(name).to_owned(), *span)),
-        _ => None,
+    let named = |key: &str| {
+        let node = agent.get(key)?;
+        match node.get("name").unwrap_or(node) {
+            Node { value: Value::String(name), span } => Some((last_part(name).to_owned(), *span)),
+            _ => None,
+        }
     };
     if let Some((name, span)) = named("preset").or_else(|| named("model"))
         && let Value::Map(entries) = &mut agent.value

@@ -86,7 +86,7 @@ pub enum ResumeError {
     #[error("the configuration has changed since the job was started:\n{}", lines(.0))]
     ConfigChanged(Vec<ConfigDifference>),
     /// The configuration has more than the job was started with.
-    #[error("the configuration has more than the job was started with:\n{}", lines(.differences))]
+    #[error("the configuration has additions since the job was started:\n{}", lines(.differences))]
     Grown {
         /// The job's directory.
         directory: PathBuf,

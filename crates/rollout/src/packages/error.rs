@@ -20,7 +20,7 @@ pub enum PackageError {
     #[error("{0:?} is not the http or https URL of a package registry")]
     Url(String),
     /// The registry was not reached, or broke off.
-    #[error("{url} did not answer as it should; check the URL and the network")]
+    #[error("invalid answer from {url}; check the URL and the network")]
     Request {
         /// The URL.
         url: String,
@@ -63,7 +63,7 @@ pub enum PackageError {
         expected: String,
     },
     /// The archive contains what no package needs.
-    #[error("{package}: the archive is refused: {problem}")]
+    #[error("{package}: invalid archive: {problem}")]
     Unsafe {
         /// The package.
         package: String,

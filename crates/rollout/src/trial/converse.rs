@@ -131,7 +131,7 @@ fn timeout(limit: Duration) -> Failure {
         ErrorType::AgentExecutionTimeout,
         format!(
             "the agent's timeout of {} was exceeded; the model and all its processes were stopped; \
-             trajectory.json shows how far it came. More time: {}, or timeout_multiplier in the job",
+             trajectory.json has the conversation until then. To allow more time, raise {}, or timeout_multiplier in the job",
             in_seconds(limit),
             script::EXECUTE.setting
         ),

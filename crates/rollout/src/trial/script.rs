@@ -130,13 +130,16 @@ impl ScriptEnd {
                 script.timed_out,
                 format!(
                     "{} exceeded its timeout of {} and was killed with all its processes. \
-                     More time: {}, or timeout_multiplier in the job",
+                     To allow more time, raise {}, or timeout_multiplier in the job",
                     script.name,
                     in_seconds(self.limit),
                     script.setting
                 ),
             ),
         };
+        if script.role == CommandRole::Verifier && matches!(self.exit.outcome, Outcome::Code(_)) {
+            message.push_str(". For a wrong answer, test.sh should write the reward 0 and exit with code 0");
+        }
         if self.exit.oom_killed {
             message.push_str(
                 ". The environment ran out of memory and the kernel killed a process in it: \

@@ -128,7 +128,7 @@ fn sampling(asked: Option<Value>, problems: &mut Problems) -> SamplingArgs {
                 sampling.contains_key(*key) || nested.is_some_and(|body| body.contains_key(*key))
             };
             let taken = TAKEN.into_iter().filter(holds);
-            problems.extend(taken.map(|key| format!("`sampling` cannot hold `{key}`")));
+            problems.extend(taken.map(|key| format!("`sampling` cannot contain `{key}`")));
             sampling
         }
         Some(_) => {

@@ -300,9 +300,9 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
         let sampling = json!({"n": 8, "messages": [], "extra_body": {"tools": [], "min_p": 0.1}});
         let problems = read(&json!({"example_ids": [0], "sampling": sampling})).unwrap_err();
         insta::assert_snapshot!(problems.join("\n"), @"
-        `sampling` cannot hold `messages`
-        `sampling` cannot hold `tools`
-        `sampling` cannot hold `n`
+        `sampling` cannot contain `messages`
+        `sampling` cannot contain `tools`
+        `sampling` cannot contain `n`
         ");
     }
 
@@ -327,7 +327,7 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
     fn a_request_is_either_for_inputs_or_for_examples() {
         let problems = |body: Value| read(&body).unwrap_err().join("\n");
         insta::assert_snapshot!(problems(json!({})), @"`inputs` or `example_ids` is missing");
-        insta::assert_snapshot!(problems(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` exclude each other");
+        insta::assert_snapshot!(problems(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` cannot both be set");
         insta::assert_snapshot!(problems(json!({"inputs": []})), @"`inputs` is empty");
         insta::assert_snapshot!(problems(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
         `inputs` is not a list

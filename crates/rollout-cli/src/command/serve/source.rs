@@ -155,7 +155,7 @@ impl Source {
                         Vec::new()
                     }
                     (Some(_), Some(_)) => {
-                        problems.push("`inputs` and `example_ids` exclude each other".to_owned());
+                        problems.push("`inputs` and `example_ids` cannot both be set".to_owned());
                         Vec::new()
                     }
                 };

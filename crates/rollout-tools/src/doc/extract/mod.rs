@@ -171,7 +171,7 @@ pub enum ExtractError {
     #[error("the document is larger than {} MiB", .0 >> 20)]
     File(u64),
     /// The text is too large.
-    #[error("the document holds more than {} MiB of text", .0 >> 20)]
+    #[error("the document contains more than {} MiB of text", .0 >> 20)]
     Text(usize),
     /// The document has too many sections.
     #[error("the document has more than {0} sections")]
@@ -346,7 +346,7 @@ mod tests {
         let limits = ExtractLimits { text_bytes: 1 << 20, ..ExtractLimits::default() };
         let long = vec![b'a'; 1 << 21];
         let error = extract(DocumentFormat::Text, Cursor::new(long), &limits).unwrap_err();
-        assert_eq!(error.to_string(), "the document holds more than 1 MiB of text");
+        assert_eq!(error.to_string(), "the document contains more than 1 MiB of text");
     }
 
     #[test]

@@ -153,7 +153,7 @@ async fn text_beyond_the_limit_is_rejected_with_the_limit() {
         DocConfig { roots, max_file_bytes: 4 << 20, max_text_bytes: 2 << 20, ..DocConfig::default() };
     let docs = Docs::new(config, helper());
     for (name, want) in [
-        ("a.csv", "`a.csv`: the document holds more than 2 MiB of text"),
+        ("a.csv", "`a.csv`: the document contains more than 2 MiB of text"),
         ("b.txt", "`b.txt`: the document is larger than 4 MiB"),
     ] {
         let error = call(&*open(&docs, name).await, "read", json!({})).await.unwrap_err();

@@ -22,7 +22,7 @@ fn files_that_cannot_be_read_are_one_problem() {
         text.replace(&dir.path().display().to_string(), "DIR")
     };
     insta::assert_snapshot!(show(&dir.path().join("job.yaml")), @"
-    error: cannot read this file: No such file or directory (os error 2)
+    error: this file does not exist
     --> DIR/job.yaml
     ");
     insta::assert_snapshot!(show(dir.path()), @"

@@ -159,7 +159,7 @@ fn a_preset_file_is_named_by_its_path_and_its_problems_have_lines() {
 #[test]
 fn mistakes_are_explained() {
     insta::assert_snapshot!(problems("agents: [{preset: claudecode, model: openai/x}]\n"), @"
-    error: there is no preset `claudecode`
+    error: unknown agent preset `claudecode`
      --> job.yaml:1:19
       |
     1 | agents: [{preset: claudecode, model: openai/x}]
@@ -174,10 +174,10 @@ fn mistakes_are_explained() {
     1 | agents: [{preset: codex}]
       |          ^
       |
-      = help: name the model that the agent asks, such as `model: anthropic/claude-sonnet-4-5`
+      = help: set the model that the agent uses, such as `model: anthropic/claude-sonnet-4-5`
     ");
     insta::assert_snapshot!(problems("agents: [{preset: codex, model: opnai/x}]\n"), @"
-    error: `opnai/x` is no model of the form `server/name`
+    error: unknown model server in `opnai/x`: expected `server/name`
      --> job.yaml:1:33
       |
     1 | agents: [{preset: codex, model: opnai/x}]
@@ -186,15 +186,15 @@ fn mistakes_are_explained() {
       = help: did you mean `openai/…`?
     ");
     insta::assert_snapshot!(problems("agents: [{preset: codex, model: gpt-5, execute: x}]\n"), @"
-    error: `gpt-5` is no model of the form `server/name`
+    error: unknown model server in `gpt-5`: expected `server/name`
      --> job.yaml:1:33
       |
     1 | agents: [{preset: codex, model: gpt-5, execute: x}]
       |                                 ^^^^^
       |
-      = help: the known servers are anthropic, openai, google, gemini, openrouter, together, groq, deepseek, mistral, xai, moonshot, fireworks, cerebras, nvidia, huggingface, vllm, ollama; for another one write `model: {name: …, base_url: …}`
+      = help: known servers: anthropic, openai, google, gemini, openrouter, together, groq, deepseek, mistral, xai, moonshot, fireworks, cerebras, nvidia, huggingface, vllm, ollama; for another server, write `model: {name: …, base_url: …}`, or pass --base-url
 
-    error: `preset` and `execute` exclude each other
+    error: `preset` and `execute` cannot both be set
      --> job.yaml:1:40
       |
     1 | agents: [{preset: codex, model: gpt-5, execute: x}]
@@ -209,10 +209,10 @@ fn mistakes_are_explained() {
     1 | agents: [{preset: codex, model: mistral/x}]
       |                                 ^^^^^^^^^
       |
-      = help: set it, or write `${MISTRAL_API_KEY:-default}`
+      = help: set it in your environment, or write a default value: `${MISTRAL_API_KEY:-default}`
     ");
     insta::assert_snapshot!(problems("agents: [{name: a, execute: x, version: 1}]\n"), @"
-    error: `version` has a meaning only beside `preset`
+    error: `version` is only supported together with `preset`
      --> job.yaml:1:32
       |
     1 | agents: [{name: a, execute: x, version: 1}]
