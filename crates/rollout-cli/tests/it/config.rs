@@ -159,7 +159,7 @@ fn the_environment_that_was_chosen_is_printed_and_recorded() {
 fn a_provider_outside_of_this_build_is_refused_with_one_that_is_in_it() {
     for kind in ["kubernetes", "modal", "fly"] {
         let job = job().task(TestTask::new("task")).oracle().set("environment", json!({"type": kind}));
-        refused(&job, &[kind, "hint: write `type: native`"]);
+        refused(&job, &[kind, "hint: use `docker` or `native`"]);
     }
 }
 
