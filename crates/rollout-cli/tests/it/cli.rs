@@ -312,7 +312,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     2 |   - name: a
       |     ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`, or a `preset:`, or a `model:`; agents that need neither are `oracle` and `nop`
+      = help: set `execute:` to a script, or set `execute_file:`, `preset:` or `model:`; only the agents `oracle` and `nop` need none of these
 
     error: unknown key `exceute` in `agents.0`
      --> job.yaml:3:5
