@@ -175,6 +175,8 @@ fn read_data(mut data: Object) -> Result<Part, TranslationError> {
             "Leave sound and video out.",
         ));
     }
+    // Google's library for Python writes base64 for URLs, which other providers reject.
+    let content = content.replace('-', "+").replace('_', "/");
     let source = MediaSource::Base64 { media_type, data: content };
     let media = Media { source, name: data.text("displayName")?, detail: None };
     Ok(if is_image { Part::Image(media) } else { Part::Document(media) })
