@@ -78,6 +78,18 @@ impl Object {
         TranslationError::invalid(&self.path(key), problem)
     }
 
+    /// The refusal of content whose type is not supported.
+    pub(super) fn unsupported_type(&self, kind: &str) -> TranslationError {
+        let reason = format!("content of type `{}` is not supported", shown(kind));
+        TranslationError::unsupported(&self.path("type"), &reason, "Send text or images.")
+    }
+
+    /// The refusal of a file that only its provider can read, with what to do instead.
+    pub(super) fn stored_file(&self, key: &str, hint: &str) -> TranslationError {
+        let reason = "files that are stored at a provider cannot be read";
+        TranslationError::unsupported(&self.path(key), reason, hint)
+    }
+
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, TranslationError> {
         match self.take(key) {
             None => Ok(None),

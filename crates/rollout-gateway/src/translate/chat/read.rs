@@ -143,11 +143,7 @@ fn read_part(mut part: Object, notes: &mut Notes) -> Result<Part, TranslationErr
         "file" => {
             let mut file = part.object("file")?.ok_or_else(|| part.invalid("file", "is missing"))?;
             let Some(data) = file.text("file_data")? else {
-                return Err(TranslationError::unsupported(
-                    &part.path("file"),
-                    "files that are stored at a provider cannot be read",
-                    "Send `file_data`.",
-                ));
+                return Err(part.stored_file("file", "Send `file_data`."));
             };
             Part::Document(Media {
                 source: MediaSource::from_url(data),
@@ -155,13 +151,7 @@ fn read_part(mut part: Object, notes: &mut Notes) -> Result<Part, TranslationErr
                 detail: None,
             })
         }
-        _ => {
-            return Err(TranslationError::unsupported(
-                &part.path("type"),
-                &format!("content of type `{}` is not supported", shown(&kind)),
-                "Send text or images.",
-            ));
-        }
+        _ => return Err(part.unsupported_type(&kind)),
     };
     part.ignore(&["cache_control"]);
     part.finish(notes);

@@ -130,11 +130,7 @@ fn read_part(
         let mut file = file.into_camel_case();
         let url = file.required("fileUri")?;
         if !url.starts_with("http") {
-            return Err(TranslationError::unsupported(
-                &part.path("fileData"),
-                "files that are stored at a provider cannot be read",
-                "Send `inlineData`.",
-            ));
+            return Err(part.stored_file("fileData", "Send `inlineData`."));
         }
         let media = Media { source: MediaSource::Url(url), name: None, detail: None };
         let is_image = file.text("mimeType")?.is_none_or(|kind| kind.starts_with("image/"));

@@ -211,13 +211,7 @@ fn read_block(mut block: Object, notes: &mut Notes) -> Result<Option<Part>, Tran
             notes.add(&kind, "what the provider's own tools did is left out");
             return Ok(None);
         }
-        _ => {
-            return Err(TranslationError::unsupported(
-                &block.path("type"),
-                &format!("content of type `{}` is not supported", shown(&kind)),
-                "Send text or images.",
-            ));
-        }
+        _ => return Err(block.unsupported_type(&kind)),
     };
     block.ignore(&["cache_control", "citations", "caller", "type"]);
     block.finish(notes);
@@ -238,13 +232,7 @@ fn read_media(block: &mut Object) -> Result<Media, TranslationError> {
             MediaSource::Base64 { media_type: source.required("media_type")?, data: source.required("data")? }
         }
         "url" => MediaSource::Url(source.required("url")?),
-        _ => {
-            return Err(TranslationError::unsupported(
-                &block.path("source"),
-                "files that are stored at a provider cannot be read",
-                "Send the content as base64.",
-            ));
-        }
+        _ => return Err(block.stored_file("source", "Send the content as base64.")),
     };
     Ok(Media { source, name: block.text("title")?, detail: None })
 }
@@ -267,11 +255,7 @@ fn read_document(block: &mut Object) -> Result<Option<Part>, TranslationError> {
             let source = MediaSource::Url(source.required("url")?);
             Ok(Some(Part::Document(Media { source, name: block.text("title")?, detail: None })))
         }
-        _ => Err(TranslationError::unsupported(
-            &block.path("source"),
-            "files that are stored at a provider cannot be read",
-            "Send the content as base64.",
-        )),
+        _ => Err(block.stored_file("source", "Send the content as base64.")),
     }
 }
 

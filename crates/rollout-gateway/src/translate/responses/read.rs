@@ -258,13 +258,7 @@ fn read_content(item: &mut Object, key: &str, notes: &mut Notes) -> Result<Vec<P
 
 fn read_part(mut part: Object, notes: &mut Notes) -> Result<Part, TranslationError> {
     let kind = part.required("type")?;
-    let stored = |part: &Object| {
-        TranslationError::unsupported(
-            &part.path("file_id"),
-            "files that are stored at a provider cannot be read",
-            "Send the content itself.",
-        )
-    };
+    let stored = |part: &Object| part.stored_file("file_id", "Send the content itself.");
     let read = match kind.as_str() {
         "input_text" | "output_text" | "text" | "summary_text" => {
             Part::Text(part.text("text")?.unwrap_or_default())
@@ -286,13 +280,7 @@ fn read_part(mut part: Object, notes: &mut Notes) -> Result<Part, TranslationErr
                 detail: None,
             })
         }
-        _ => {
-            return Err(TranslationError::unsupported(
-                &part.path("type"),
-                &format!("content of type `{}` is not supported", shown(&kind)),
-                "Send text or images.",
-            ));
-        }
+        _ => return Err(part.unsupported_type(&kind)),
     };
     part.ignore(&["annotations", "logprobs"]);
     part.finish(notes);
