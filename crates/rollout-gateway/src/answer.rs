@@ -31,6 +31,11 @@ impl Refusal {
         }
     }
 
+    /// The answer to a body that cannot be read.
+    pub(crate) fn not_json(error: &serde_json::Error) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, format!("the request body is not a JSON object: {error}"))
+    }
+
     /// The answer to a model that the session may not use.
     pub(crate) fn model(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("the model `{name}` is not allowed here"))

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 
 /// The largest request, compressed or not.
@@ -17,6 +17,16 @@ pub(crate) enum EncodingError {
     Invalid(&'static str, io::Error),
     #[error("the request body is larger than {MAX_REQUEST_BYTES} bytes after decompression")]
     TooLarge,
+}
+
+impl EncodingError {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Unknown(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Invalid(..) => StatusCode::BAD_REQUEST,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        }
+    }
 }
 
 /// Decompresses a body as its `Content-Encoding` says.

@@ -22,6 +22,15 @@ pub(crate) struct Saved {
     pub(crate) body: String,
 }
 
+/// A response that is not in the cache yet.
+#[derive(Debug)]
+pub(crate) struct Unsaved {
+    pub(crate) key: String,
+    pub(crate) content_type: String,
+    /// Empty if it was too large to keep.
+    pub(crate) body: Bytes,
+}
+
 impl Cache {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
@@ -44,18 +53,18 @@ impl Cache {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Saves a response. Failures only make the next run dearer.
-    pub(crate) async fn put(&self, key: &str, content_type: String, body: Bytes) {
-        let (dir, name) = (self.0.clone(), format!("{key}.json"));
+    /// Saves a response, which has no secrets. Failures only make the next run dearer.
+    pub(crate) async fn put(&self, unsaved: Unsaved) {
+        let dir = self.0.clone();
         let write = move || -> io::Result<()> {
+            let Unsaved { key, content_type, body } = unsaved;
             let Ok(body) = String::from_utf8(body.into()) else { return Ok(()) };
-            // A response that was too large to keep.
             if body.is_empty() {
                 return Ok(());
             }
             let file = tempfile::NamedTempFile::new_in(&dir)?;
             serde_json::to_writer(&file, &Saved { content_type, body })?;
-            file.persist(dir.join(name)).map_err(|error| error.error)?;
+            file.persist(dir.join(format!("{key}.json"))).map_err(|error| error.error)?;
             Ok(())
         };
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {

@@ -1,10 +1,13 @@
 //! One call of an agent: from its request to the line of its record.
 
+mod pass;
+mod prepare;
+
 use std::sync::Arc;
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, Response, StatusCode, header},
 };
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -14,21 +17,21 @@ use tokio::time::Instant;
 
 use crate::{
     answer::Refusal,
-    cache::{Cache, Saved},
+    cache::{Cache, Unsaved},
     client::{Client, Gone},
     copy::{Copied, ResponseCopy},
     dialect::Dialect,
-    edit::{self, Extras, Fields},
-    exchange::{Exchange, Failed, Received},
+    edit::Fields,
+    exchange::{Exchange, Received},
+    fair::Place,
     parked::Fingerprint,
     record::{CallError, CallErrorKind, CallRecord},
-    relay::Relay,
     session::SessionState,
     shared::Shared,
-    translate::{self, AnswerContext, Target, Translated, TranslationError},
-    upstream::{Operation, Server, response_headers},
+    translate::AnswerContext,
     usage::{self, CallUsage},
 };
+use prepare::Prepared;
 
 /// A request of an agent to a model.
 #[derive(Debug)]
@@ -50,10 +53,27 @@ pub(crate) struct Call {
 struct Progress {
     /// The copy of a stream.
     copy: Option<ResponseCopy>,
+    /// The copy of a response that is no stream.
+    whole: Option<Copied>,
     /// How the response is translated, if the upstream has another dialect.
     translation: Option<AnswerContext>,
     /// The estimated tokens that the rate limit counts until the real ones are known.
     estimate: Option<u64>,
+    /// The place of the response in the cache, if it should be saved there.
+    cache_key: Option<String>,
+    /// The whole response for the cache.
+    unsaved: Option<Unsaved>,
+}
+
+impl Progress {
+    /// Keeps a response that passed completely for the cache.
+    fn keep(&mut self, headers: &HeaderMap, body: Bytes) {
+        if let Some(key) = self.cache_key.take() {
+            let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let content_type = content_type.unwrap_or_default().to_owned();
+            self.unsaved = Some(Unsaved { key, content_type, body });
+        }
+    }
 }
 
 /// Why a call ended early.
@@ -125,7 +145,7 @@ impl Call {
         record.status = client.status;
         record.first_token = client.first_byte().map(|first| (first - begun).as_secs_f64());
         record.latency = begun.elapsed().as_secs_f64();
-        let copied = progress.copy.map(ResponseCopy::finish);
+        let copied = progress.whole.or_else(|| progress.copy.map(ResponseCopy::finish));
         // Some agents close the connection as soon as they have the last event.
         let is_complete = copied.as_ref().is_some_and(|copied| copied.is_complete && copied.error.is_none());
         record.error = match outcome {
@@ -136,6 +156,9 @@ impl Call {
             }
             Ok(()) => None,
         };
+        if let Some(unsaved) = progress.unsaved {
+            self.save(unsaved, copied.as_ref()).await;
+        }
         if let Some(copied) = copied {
             self.note_response(&mut record, copied, progress.translation.as_ref());
         }
@@ -192,17 +215,6 @@ impl Call {
         }
     }
 
-    /// Refuses the call.
-    async fn refuse(&self, client: &mut Client, kind: CallErrorKind, refusal: Refusal) -> End {
-        match client.refuse(&refusal).await {
-            Ok(()) => {
-                client.finish();
-                End::Failed(CallError::new(kind, refusal.message))
-            }
-            Err(Gone) => End::Gone,
-        }
-    }
-
     async fn perform(
         &self,
         fields: Result<Fields, serde_json::Error>,
@@ -211,215 +223,69 @@ impl Call {
         record: &mut CallRecord,
         progress: &mut Progress,
     ) -> Result<(), End> {
-        let mut fields = match fields {
-            Ok(fields) => fields,
-            Err(error) => {
-                let message = format!("the request body is not a JSON object: {error}");
-                let refusal = Refusal::new(StatusCode::BAD_REQUEST, message);
-                return Err(self.refuse(client, CallErrorKind::InvalidRequest, refusal).await);
-            }
+        let mut prepared = match self.prepare(fields, streams, record) {
+            Ok(prepared) => prepared,
+            Err((kind, refusal)) => return Err(self.refuse(client, kind, refusal).await),
         };
-        let asked = self.model.clone().or_else(|| fields.text("model")).unwrap_or_default();
-        record.model_asked.clone_from(&asked);
-        let Some(route) = self.session.route(&asked) else {
-            return Err(self.refuse(client, CallErrorKind::ModelNotAllowed, Refusal::model(&asked)).await);
-        };
-        let model = route.model(&asked);
-        model.clone_into(&mut record.model);
-        record.upstream_dialect = route.server.dialect;
-        for spending in [&self.session.spending, &self.shared.spending] {
-            if let Err(message) = spending.admit() {
-                let refusal = Refusal::budget(self.dialect, message);
-                return Err(self.refuse(client, CallErrorKind::BudgetExhausted, refusal).await);
-            }
+        progress.translation = prepared.translation.take();
+        let (server, extras) = (prepared.server, prepared.extras);
+        let key = self.cache_key(&prepared);
+        if let (Some(cache), Some(key)) = (&self.shared.cache, &key)
+            && let Some(saved) = cache.get(key).await
+        {
+            record.cached = true;
+            return self.pass(client, server, Received::saved(saved, streams), extras, progress).await;
         }
-        if !self.session.provider_tools {
-            record.removed = edit::remove_provider_side(&mut fields, self.dialect);
-        }
-        let server = &route.server;
-        let mut query = self.query.as_deref();
-        if server.dialect != self.dialect {
-            let target = Target { model, asked: &asked, stream: streams, now: record.started.as_second() };
-            match translated(fields, self.dialect, server.dialect, &target) {
-                Ok((translated, context, notes)) => {
-                    fields = translated;
-                    record.notes = notes;
-                    progress.translation = Some(context);
-                }
-                Err(error) => {
-                    let refusal = Refusal::new(StatusCode::BAD_REQUEST, error.to_string());
-                    return Err(self.refuse(client, CallErrorKind::NotTranslatable, refusal).await);
-                }
-            }
-            query = (server.dialect == Dialect::Gemini && streams).then_some("alt=sse");
-        }
-        edit::set_model(&mut fields, server.dialect, model);
-        let extras = edit::ask_for_more(&mut fields, server.dialect, self.session.token_ids);
-        let url = server.url(Operation::Generate { stream: streams }, model, query);
-        let body = fields.into_bytes();
-        let mut cached = self.cached(server, &url, &body).await;
-        let received = match cached.saved.take() {
-            Some(saved) => {
-                record.cached = true;
-                Received::saved(saved, streams)
-            }
-            None => {
-                let headers = server.headers(&self.headers, progress.translation.is_none());
-                // Four bytes are about a token.
-                let estimate = body.len() as u64 / 4;
-                let _place = client.wait(self.shared.enter(self.session.id, estimate)).await?;
-                let exchange = Exchange {
-                    shared: &self.shared,
-                    session: &self.session,
-                    url,
-                    headers,
-                    body,
-                    streams,
-                    estimate,
-                };
-                match exchange.run(client, &mut record.tries).await? {
-                    Ok(received) => {
-                        progress.estimate = Some(estimate);
-                        received
-                    }
-                    Err(failed) => return Err(self.pass_failure(client, server, failed).await),
-                }
-            }
-        };
-        match received {
-            Received::Whole { status, headers, body } => {
-                let saved = body.clone();
-                let translation = progress.translation.as_ref();
-                self.pass_whole(client, record, (status, &headers, body), extras, translation).await?;
-                cached.put(&headers, || saved).await;
-                Ok(())
-            }
-            Received::Stream { status, headers, first, rest } => {
-                let max_bytes = self.shared.config.max_record_bytes;
-                let copy = ResponseCopy::new(server.dialect, max_bytes, cached.saves(), is_sse(&headers));
-                let copy = progress.copy.insert(copy);
-                let relay = match &progress.translation {
-                    Some(context) => Relay::translated(context.stream()),
-                    None => Relay::new(server.dialect, extras),
-                };
-                client.begin(status, response_headers(&headers))?;
-                self.pass_stream(client, copy, relay, first, rest).await?;
-                cached.put(&headers, || copy.take_bytes()).await;
-                Ok(())
-            }
-        }
+        progress.cache_key = key;
+        let (_place, received) = self.ask(client, prepared, streams, record, progress).await?;
+        self.pass(client, server, received, extras, progress).await
     }
 
-    async fn pass_stream(
+    /// Sends the request, in turn with those of other sessions. The place is taken until the response has passed.
+    async fn ask(
         &self,
         client: &mut Client,
-        copy: &mut ResponseCopy,
-        mut relay: Relay,
-        first: Bytes,
-        mut rest: Option<reqwest::Response>,
-    ) -> Result<(), End> {
-        let mut next = Some(first);
-        while let Some(piece) = next {
-            let piece = match relay.push(piece, copy) {
-                Ok(piece) => piece,
-                Err(error) => return Err(untranslatable(client, &error).await),
-            };
-            client.send(piece).await?;
-            let Some(rest) = &mut rest else { break };
-            next = match client.stay(rest.chunk()).await? {
-                Ok(piece) => piece,
-                Err(error) => {
-                    client.cut().await;
-                    let message = format!("the stream broke: {}", error.without_url());
-                    return Err(End::Failed(CallError::new(CallErrorKind::Cut, message)));
-                }
-            };
-        }
-        let last = match relay.finish(copy) {
-            Ok(last) => last,
-            Err(error) => return Err(untranslatable(client, &error).await),
-        };
-        client.send(last).await?;
-        if !copy.end() {
-            let message = "the stream ended before the response was complete";
-            return Err(End::Failed(CallError::new(CallErrorKind::Cut, message)));
-        }
-        Ok(())
-    }
-
-    /// Looks the response up in the cache, if there is one.
-    async fn cached(&self, server: &Server, url: &reqwest::Url, body: &Bytes) -> Cached<'_> {
-        let Some(cache) = &self.shared.cache else { return Cached { place: None, saved: None } };
-        let request = Sha256::digest(body).into();
-        let repeat = self.session.repeat(request);
-        let key = Cache::key(&self.session.cache_scope, server.dialect, url.as_str(), body, repeat);
-        let saved = cache.get(&key).await;
-        Cached { place: saved.is_none().then_some((cache, key)), saved }
-    }
-
-    async fn pass_whole(
-        &self,
-        client: &mut Client,
+        prepared: Prepared<'_>,
+        streams: bool,
         record: &mut CallRecord,
-        (status, headers, body): (StatusCode, &HeaderMap, Bytes),
-        extras: Extras,
-        translation: Option<&AnswerContext>,
-    ) -> Result<(), End> {
-        let parsed: Option<Value> = serde_json::from_slice(&body).ok();
-        let sent = match (&parsed, translation) {
-            (Some(response), Some(context)) => match context.response(response.clone()) {
-                Ok(translated) => translated.to_string().into(),
-                Err(error) => {
-                    let refusal = Refusal::new(StatusCode::BAD_GATEWAY, error.to_string());
-                    return Err(self.refuse(client, CallErrorKind::NotTranslatable, refusal).await);
-                }
-            },
-            (Some(response), None) if extras.tokens => {
-                let mut stripped = response.clone();
-                usage::tokens::remove(self.dialect, &mut stripped);
-                stripped.to_string().into()
+        progress: &mut Progress,
+    ) -> Result<(Place, Received), End> {
+        let Prepared { server, url, body, .. } = prepared;
+        let headers = server.headers(&self.headers, progress.translation.is_none());
+        // Four bytes are about a token.
+        let estimate = body.len() as u64 / 4;
+        let place = client.wait(self.shared.enter(self.session.id, estimate)).await?;
+        let (shared, session) = (&*self.shared, &*self.session);
+        let exchange = Exchange { shared, session, url, headers, body, streams, estimate };
+        match exchange.run(client, &mut record.tries).await? {
+            Ok(received) => {
+                progress.estimate = Some(estimate);
+                Ok((place, received))
             }
-            _ => body,
-        };
-        client.whole(status, response_headers(headers), sent).await?;
-        let Some(response) = parsed else {
-            let message = "the response of the upstream is not JSON";
-            return Err(End::Failed(CallError::new(CallErrorKind::UpstreamFailed, message)));
-        };
-        self.note_response(record, Copied::whole(record.upstream_dialect, response), translation);
-        Ok(())
+            Err(failed) => Err(self.pass_failure(client, server, failed).await),
+        }
     }
 
-    /// Gives the agent the error of the upstream, without secrets.
-    async fn pass_failure(&self, client: &mut Client, server: &Server, failed: Failed) -> End {
-        let Failed { kind, message, response } = failed;
-        let sent = match response {
-            Some((status, headers, body)) if client.is_waiting() && server.dialect == self.dialect => {
-                let clean = self.session.masked_text(&String::from_utf8_lossy(&body));
-                let mut headers = response_headers(&headers);
-                headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-                client.whole(status, headers, clean.into()).await
-            }
-            other => {
-                let status = other.as_ref().map_or(StatusCode::BAD_GATEWAY, |(status, ..)| *status);
-                let mut refusal = Refusal::new(status, self.session.masked_text(&message));
-                refusal.is_final = false;
-                if let Some((status, _, body)) = other
-                    && let Ok(body) = serde_json::from_slice(&body)
-                {
-                    let (kind, message) = translate::read_error(status.as_u16(), &body);
-                    refusal.kind = kind;
-                    refusal.message = self.session.masked_text(&message);
-                }
-                client.refuse(&refusal).await
-            }
-        };
-        match sent {
-            Ok(()) => {
-                client.finish();
-                End::Failed(CallError::new(kind, format!("{}: {message}", server.shown())))
-            }
-            Err(Gone) => End::Gone,
+    /// The name of the response in the cache, if there is a cache.
+    fn cache_key(&self, prepared: &Prepared<'_>) -> Option<String> {
+        self.shared.cache.as_ref()?;
+        let Prepared { server, url, body, .. } = prepared;
+        let repeat = self.session.repeat(Sha256::digest(body).into());
+        Some(Cache::key(&self.session.cache_scope, server.dialect, url.as_str(), body, repeat))
+    }
+
+    /// Saves a response in the cache, unless it contains a secret. A stream may have one in several pieces, so that only
+    /// the copy shows it.
+    async fn save(&self, unsaved: Unsaved, copied: Option<&Copied>) {
+        let response = copied.and_then(|copied| copied.response.as_ref()).map(Value::to_string);
+        let is_secret = [Some(unsaved.body.as_ref()), response.as_deref().map(str::as_bytes)]
+            .into_iter()
+            .flatten()
+            .any(|text| self.session.has_secret(text));
+        if let Some(cache) = &self.shared.cache
+            && !is_secret
+        {
+            cache.put(unsaved).await;
         }
     }
 
@@ -464,61 +330,5 @@ impl Call {
         let (tokens, cost) = (usage.total_tokens(), usage.cost.unwrap_or_default());
         self.session.spending.charge(tokens, cost);
         self.shared.spending.charge(tokens, cost);
-    }
-}
-
-/// A request in the dialect of the upstream, what its answer's translation needs, and what was left out.
-fn translated(
-    fields: Fields,
-    from: Dialect,
-    to: Dialect,
-    target: &Target<'_>,
-) -> Result<(Fields, AnswerContext, Vec<String>), TranslationError> {
-    let invalid = |error: serde_json::Error| TranslationError::Invalid {
-        field: "body".to_owned(),
-        problem: format!("is not JSON: {error}"),
-    };
-    let body = serde_json::from_slice(&fields.into_bytes()).map_err(invalid)?;
-    let Translated { body, context, notes, .. } = translate::request(from, to, body, target)?;
-    let fields = Fields::parse(body.to_string().into()).map_err(invalid)?;
-    Ok((fields, context, notes))
-}
-
-/// Ends a stream that cannot be translated further: the agent must not take it for a whole response.
-async fn untranslatable(client: &mut Client, error: &TranslationError) -> End {
-    client.cut().await;
-    let kind = match error {
-        TranslationError::CutStream => CallErrorKind::Cut,
-        TranslationError::Failed { .. } => CallErrorKind::UpstreamFailed,
-        TranslationError::Invalid { .. } | TranslationError::Unsupported { .. } => {
-            CallErrorKind::NotTranslatable
-        }
-    };
-    End::Failed(CallError::new(kind, error.to_string()))
-}
-
-fn is_sse(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    kind.is_none_or(|kind| !kind.starts_with("application/json"))
-}
-
-/// A call's response in the cache, or the place for it.
-#[derive(Debug)]
-struct Cached<'a> {
-    place: Option<(&'a Cache, String)>,
-    saved: Option<Saved>,
-}
-
-impl Cached<'_> {
-    /// Whether a new response is saved.
-    fn saves(&self) -> bool {
-        self.place.is_some()
-    }
-
-    async fn put(&self, headers: &HeaderMap, body: impl FnOnce() -> Bytes) {
-        if let Some((cache, key)) = &self.place {
-            let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            cache.put(key, content_type.unwrap_or_default().to_owned(), body()).await;
-        }
     }
 }

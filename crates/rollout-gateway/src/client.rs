@@ -22,6 +22,9 @@ use crate::{
 /// Pieces of a body that wait for a slow agent.
 const QUEUE: usize = 8;
 
+/// How long an agent may take nothing of a response. It has a place of the gateway's until then.
+const STALLED: Duration = Duration::from_secs(300);
+
 /// The agent left.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gone;
@@ -147,7 +150,7 @@ impl Client {
         }
         self.first_byte.get_or_insert_with(Instant::now);
         match &mut self.state {
-            State::Begun(pieces) => pieces.send(Ok(piece)).await.map_err(|_| Gone),
+            State::Begun(pieces) => pieces.send_timeout(Ok(piece), STALLED).await.map_err(|_| Gone),
             State::Parked { body, .. } => {
                 if body.len() + piece.len() > Parked::MAX_BYTES {
                     return Err(Gone);

@@ -28,10 +28,7 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let mut fields = match Fields::parse(body) {
         Ok(fields) => fields,
-        Err(error) => {
-            let message = format!("the request body is not a JSON object: {error}");
-            return Refusal::new(StatusCode::BAD_REQUEST, message).response(dialect);
-        }
+        Err(error) => return Refusal::not_json(&error).response(dialect),
     };
     let asked = model.or_else(|| fields.text("model")).unwrap_or_default();
     let Some(route) = session.route(&asked) else {

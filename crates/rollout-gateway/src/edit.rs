@@ -61,13 +61,19 @@ impl Fields {
 pub(crate) struct Extras {
     /// The last chunk of a stream of Chat Completions, which has only the usage.
     pub(crate) usage_chunk: bool,
-    /// Log-probabilities and token ids.
-    pub(crate) tokens: bool,
+    /// Log-probabilities.
+    pub(crate) logprobs: bool,
+    /// Token ids.
+    pub(crate) token_ids: bool,
 }
 
 impl Extras {
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
+    }
+
+    pub(crate) fn has_tokens(self) -> bool {
+        self.logprobs || self.token_ids
     }
 }
 
@@ -109,10 +115,12 @@ pub(crate) fn ask_for_more(fields: &mut Fields, dialect: Dialect, token_ids: boo
                 }
             }
             if token_ids {
-                extras.tokens = !fields.is_true("logprobs");
-                for name in ["logprobs", "return_token_ids"] {
+                for (name, is_extra) in
+                    [("logprobs", &mut extras.logprobs), ("return_token_ids", &mut extras.token_ids)]
+                {
                     if !fields.is_true(name) {
                         fields.set(name, &json!(true));
+                        *is_extra = true;
                     }
                 }
             }
@@ -124,7 +132,7 @@ pub(crate) fn ask_for_more(fields: &mut Fields, dialect: Dialect, token_ids: boo
             if !include.iter().any(|item| item == LOGPROBS) {
                 include.push(json!(LOGPROBS));
                 fields.set("include", &Value::Array(include));
-                extras.tokens = true;
+                extras.logprobs = true;
             }
         }
         Dialect::Gemini if token_ids => {
@@ -140,7 +148,7 @@ pub(crate) fn ask_for_more(fields: &mut Fields, dialect: Dialect, token_ids: boo
             if !asked {
                 config.insert("responseLogprobs".to_owned(), json!(true));
                 fields.set(name, &Value::Object(config));
-                extras.tokens = true;
+                extras.logprobs = true;
             }
         }
         Dialect::Responses | Dialect::Messages | Dialect::Gemini => {}

@@ -92,7 +92,8 @@ impl Relay {
 fn stripped(dialect: Dialect, extras: Extras, event: Bytes) -> Option<Bytes> {
     let has = |word: &[u8]| event.windows(word.len()).any(|bytes| bytes == word);
     let may_have_usage = extras.usage_chunk && has(b"\"usage\"") && !has(b"\"usage\":null");
-    let may_have_tokens = extras.tokens && (has(b"ogprobs") || has(b"token_ids\"") || has(b"output_ids\""));
+    let may_have_tokens =
+        extras.has_tokens() && (has(b"ogprobs") || has(b"token_ids\"") || has(b"output_ids\""));
     if !may_have_usage && !may_have_tokens {
         return Some(event);
     }
@@ -103,7 +104,7 @@ fn stripped(dialect: Dialect, extras: Extras, event: Bytes) -> Option<Bytes> {
     if !may_have_tokens {
         return Some(event);
     }
-    usage::tokens::remove(dialect, &mut data);
+    usage::tokens::remove(dialect, extras, &mut data);
     let name = if name.is_empty() { String::new() } else { format!("event: {name}\n") };
     Some(format!("{name}data: {data}\n\n").into())
 }

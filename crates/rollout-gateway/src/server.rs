@@ -86,7 +86,7 @@ async fn body_of(request: Request, dialect: Dialect) -> Result<bytes::Bytes, Res
     let body = body.map_err(|error| Refusal::new(error.status(), error.to_string()).response(dialect))?;
     decoded(&headers, body)
         .await
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()).response(dialect))
+        .map_err(|error| Refusal::new(error.status(), error.to_string()).response(dialect))
 }
 
 fn one_model(session: &SessionState, dialect: Dialect, name: &str) -> Response<Body> {

@@ -202,6 +202,11 @@ impl SessionState {
         self.redactors.iter().fold(text.to_owned(), |text, redactor| redactor.text(&text).into_owned())
     }
 
+    /// Whether a text contains a key or another secret.
+    pub(crate) fn has_secret(&self, text: &[u8]) -> bool {
+        self.redactors.iter().any(|redactor| redactor.finds(text))
+    }
+
     /// How often this request came before.
     pub(crate) fn repeat(&self, request: Fingerprint) -> u32 {
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use reqwest::Url;
 use rollout_model::client::{retry_after, shown_url};
 use secrecy::ExposeSecret as _;
+use serde_json::Value;
 
 use crate::{
     config::{GatewayError, Upstream},
@@ -192,5 +193,44 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Ver
         (408 | 409 | 500..=599, _) => status != StatusCode::NOT_IMPLEMENTED,
         (_, said) => said == Some("true"),
     };
-    Verdict { kind, is_temporary, after: retry_after(headers, Timestamp::now()) }
+    let after = retry_after(headers, Timestamp::now()).or_else(|| retry_delay(body));
+    Verdict { kind, is_temporary, after }
+}
+
+/// How long Google asks to wait, which it writes into the body: `"retryDelay": "34.5s"`.
+fn retry_delay(body: &[u8]) -> Option<Duration> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let error = body.get("error").or_else(|| body.get(0)?.get("error"))?;
+    let delay = error["details"].as_array()?.iter().find_map(|detail| detail["retryDelay"].as_str())?;
+    Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_delay_that_google_asks_for_is_read_from_the_body() {
+        let error = |delay: &str| {
+            let info = json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay});
+            json!({"error": {"code": 429, "message": "wait", "details": [{"@type": "other"}, info]}})
+        };
+        for (body, seconds) in [
+            (error("34.5s"), Some(34.5)),
+            (json!([error("2s")]), Some(2.0)),
+            (error("soon"), None),
+            (error("-1s"), None),
+            (json!({"error": "wait"}), None),
+            (json!([]), None),
+        ] {
+            let verdict =
+                judge(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), body.to_string().as_bytes());
+            assert_eq!(verdict.after.map(|after| after.as_secs_f64()), seconds, "{body}");
+        }
+        let header = HeaderMap::from_iter([("retry-after".parse().unwrap(), "1".parse().unwrap())]);
+        let verdict = judge(StatusCode::TOO_MANY_REQUESTS, &header, error("34s").to_string().as_bytes());
+        assert_eq!(verdict.after, Some(Duration::from_secs(1)));
+    }
 }

@@ -5,7 +5,7 @@
 use rollout_core::response::ResponseTokens;
 use serde_json::{Map, Value, json};
 
-use crate::Dialect;
+use crate::{Dialect, edit::Extras};
 
 /// What vLLM writes in the place of a token's text on request.
 const TOKEN_ID: &str = "token_id:";
@@ -77,8 +77,8 @@ fn ids_in_texts(list: &[Value]) -> Option<Vec<u32>> {
     list.iter().map(id).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
 }
 
-/// Takes token ids and log-probabilities out of a response or of an event, for a client that did not ask for them.
-pub(crate) fn remove(dialect: Dialect, body: &mut Value) {
+/// Takes the token ids and log-probabilities that the client did not ask for out of a response or of an event.
+pub(crate) fn remove(dialect: Dialect, extras: Extras, body: &mut Value) {
     let take = |value: Option<&mut Value>, keys: &[&str]| {
         if let Some(fields) = value.and_then(Value::as_object_mut) {
             keys.iter().for_each(|key| drop(fields.shift_remove(*key)));
@@ -86,14 +86,16 @@ pub(crate) fn remove(dialect: Dialect, body: &mut Value) {
     };
     match dialect {
         Dialect::Chat => {
-            take(Some(&mut *body), &["prompt_token_ids"]);
+            const IDS: [&str; 4] = ["prompt_token_ids", "token_ids", "output_ids", "completion_token_ids"];
+            let ids: &[&str] = if extras.token_ids { &IDS } else { &[] };
+            take(Some(&mut *body), ids);
             for choice in body.get_mut("choices").and_then(Value::as_array_mut).into_iter().flatten() {
-                take(Some(&mut *choice), &["prompt_token_ids", "token_ids", "output_ids"]);
-                if let Some(logprobs) = choice.get_mut("logprobs") {
+                take(Some(&mut *choice), ids);
+                if let Some(logprobs) = choice.get_mut("logprobs").filter(|_| extras.logprobs) {
                     *logprobs = Value::Null;
                 }
                 for key in ["message", "delta"] {
-                    take(choice.get_mut(key), &["prompt_token_ids", "token_ids", "completion_token_ids"]);
+                    take(choice.get_mut(key), ids);
                 }
             }
         }
@@ -135,6 +137,8 @@ fn remove_from_output(place: &mut Value, empty: &impl Fn(&mut Map<String, Value>
 mod tests {
     use super::*;
 
+    const ALL: Extras = Extras { usage_chunk: false, logprobs: true, token_ids: true };
+
     #[test]
     fn the_tokens_of_vllm_are_found_and_removed() {
         let mut body = json!({"prompt_token_ids": [1, 2], "choices": [{"index": 0, "token_ids": [3, 4],
@@ -143,7 +147,7 @@ mod tests {
         let found = find(Dialect::Chat, &body).unwrap();
         assert_eq!((found.prompt_ids, found.completion_ids), (vec![1, 2], vec![3, 4]));
         assert_eq!(found.completion_logprobs, [-0.5, -0.25]);
-        remove(Dialect::Chat, &mut body);
+        remove(Dialect::Chat, ALL, &mut body);
         assert_eq!(body, json!({"choices": [{"index": 0, "message": {"content": "ab"}, "logprobs": null}]}));
         assert_eq!(find(Dialect::Chat, &body), None);
     }
@@ -160,18 +164,18 @@ mod tests {
         let mut response = json!({"output": [{"type": "message", "content": [
             {"type": "output_text", "text": "a", "logprobs": [{"token": "a", "logprob": -0.5}]}]}]});
         assert_eq!(find(Dialect::Responses, &response).unwrap().completion_logprobs, [-0.5]);
-        remove(Dialect::Responses, &mut response);
+        remove(Dialect::Responses, ALL, &mut response);
         assert_eq!(find(Dialect::Responses, &response), None);
         let mut event =
             json!({"type": "response.output_text.delta", "delta": "a", "logprobs": [{"logprob": -0.5}]});
-        remove(Dialect::Responses, &mut event);
+        remove(Dialect::Responses, ALL, &mut event);
         assert_eq!(event["logprobs"], json!([]));
 
         let mut gemini = json!({"candidates": [{"avgLogprobs": -0.5, "logprobsResult": {"chosenCandidates": [
             {"token": "a", "tokenId": 5, "logProbability": -0.5}]}}]});
         let found = find(Dialect::Gemini, &gemini).unwrap();
         assert_eq!((found.completion_ids, found.completion_logprobs), (vec![5], vec![-0.5]));
-        remove(Dialect::Gemini, &mut gemini);
+        remove(Dialect::Gemini, ALL, &mut gemini);
         assert_eq!(gemini, json!({"candidates": [{}]}));
     }
 
@@ -185,7 +189,7 @@ mod tests {
         ] {
             for dialect in [Dialect::Chat, Dialect::Responses, Dialect::Messages, Dialect::Gemini] {
                 assert_eq!(find(dialect, &body), None, "{body}");
-                remove(dialect, &mut body.clone());
+                remove(dialect, ALL, &mut body.clone());
             }
         }
     }

@@ -135,6 +135,25 @@ async fn sessions_share_the_places_fairly() {
 }
 
 #[tokio::test]
+async fn a_stream_has_its_place_until_its_end() {
+    let hold = Hold::new();
+    let server = ModelServer::always(ModelReply::text("one two three four").held_midway(&hold));
+    let setup = Setup::with(&server, Dialect::Chat, |config| config.max_concurrent_calls = 1, |_| ()).await;
+    let (path, body) = question(Dialect::Chat, true);
+    let first = setup.post(path, &body).send().await.unwrap();
+    hold.waiting(1).await;
+    let second = tokio::spawn(setup.post(path, &body).send());
+    while setup.gateway.waiting_calls() < 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.served(), 1);
+    hold.open();
+    for response in [first, second.await.unwrap().unwrap()] {
+        assert!(response.text().await.unwrap().ends_with("data: [DONE]\n\n"));
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_waits_gets_signs_of_life_that_its_client_ignores() {
     let signs = [": keep-alive", ": keep-alive", "event: ping", "data: {\"candidates\""];
     for (dialect, sign) in DIALECTS.into_iter().zip(signs) {

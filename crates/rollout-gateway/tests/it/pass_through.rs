@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use base64::Engine as _;
 use rollout_gateway::{Dialect, ModelRoute, Upstream};
 use rollout_testkit::{ModelReply, ModelServer, Split};
 use serde_json::{Value, json};
@@ -104,18 +105,33 @@ async fn a_chat_stream_has_usage_for_the_record_and_only_on_request_for_the_agen
 async fn compressed_requests_are_accepted() {
     let server = ModelServer::always(ModelReply::text("4"));
     let setup = Setup::new(&server, Dialect::Chat).await;
-    let (path, body) = question(Dialect::Chat, false);
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    gzip.write_all(body.to_string().as_bytes()).unwrap();
-    let zstd = zstd::encode_all(body.to_string().as_bytes(), 0).unwrap();
+    let (path, _) = question(Dialect::Chat, false);
+    let body = r#"{"model":"asked","messages":[{"role":"user","content":"2+2?"}]}"#.as_bytes();
+    let level = flate2::Compression::default();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), level);
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
+    let mut deflate = flate2::write::DeflateEncoder::new(Vec::new(), level);
+    gzip.write_all(body).unwrap();
+    zlib.write_all(body).unwrap();
+    deflate.write_all(body).unwrap();
+    let br = "Gz4AwJwHtqO1C6dQ6Db7VKhF9rZkZl+XTLHo1MqPYxwwD7x9nw94hzqfTKawkAVvPkzpKQgwL8sA";
+    let too_large = vec![b' '; (64 << 20) + 1];
     for (encoding, bytes, status) in [
         ("gzip", gzip.finish().unwrap(), 200),
-        ("zstd", zstd, 200),
+        ("deflate", zlib.finish().unwrap(), 200),
+        ("deflate", deflate.finish().unwrap(), 200),
+        ("br", base64::engine::general_purpose::STANDARD.decode(br).unwrap(), 200),
+        ("zstd", zstd::encode_all(body, 0).unwrap(), 200),
         ("zstd", b"not zstd".to_vec(), 400),
-        ("rot13", body.to_string().into_bytes(), 400),
+        ("zstd", zstd::encode_all(too_large.as_slice(), 0).unwrap(), 413),
+        ("rot13", body.to_vec(), 415),
     ] {
         let request = setup.post(path, &Value::Null).header("content-encoding", encoding).body(bytes);
         assert_eq!(request.send().await.unwrap().status(), status, "{encoding}");
     }
-    assert_eq!(setup.close().await.calls.len(), 2);
+    for request in server.requests() {
+        assert_eq!(request.body["messages"][0]["content"], "2+2?");
+        assert_eq!(request.header("content-encoding"), None);
+    }
+    assert_eq!(setup.close().await.calls.len(), 5);
 }

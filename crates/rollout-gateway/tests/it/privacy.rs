@@ -33,6 +33,40 @@ async fn the_real_key_is_in_no_answer_and_no_file() {
 }
 
 #[tokio::test]
+async fn a_response_that_contains_a_secret_is_not_saved_in_the_cache() {
+    // The model repeats what it is told; streams do so word by word.
+    let server = ModelServer::scripted(|request| {
+        let body = request.body.to_string();
+        let told = body.split("say:").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        ModelReply::text(told)
+    });
+    for dialect in DIALECTS {
+        for stream in [false, true] {
+            let cache = tempfile::tempdir().unwrap();
+            let setup = Setup::with(
+                &server,
+                dialect,
+                |config| config.cache = Some(cache.path().to_owned()),
+                |spec| spec.secrets = Redactor::new(["pass words of the task"]),
+            )
+            .await;
+            let token = setup.session.token().to_owned();
+            for told in ["nothing", KEY, &token, "these are the pass words of the task"] {
+                let (path, body) = question(dialect, stream);
+                let body = body.to_string().replace("2+2?", &format!("say:{told}"));
+                let body = serde_json::from_str(&body).unwrap();
+                let response = setup.post(path, &body).send().await.unwrap();
+                assert_eq!(response.status(), 200);
+                response.bytes().await.unwrap();
+            }
+            setup.close().await;
+            assert_eq!(files_holding(cache.path(), "nothing").len(), 1, "{dialect:?} {stream}");
+            assert_eq!(cache.path().read_dir().unwrap().count(), 1, "{dialect:?} {stream}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn headers_of_the_agent_are_passed_on_without_its_credentials() {
     let server = ModelServer::always(ModelReply::text("4"));
     let setup = Setup::new(&server, Dialect::Messages).await;

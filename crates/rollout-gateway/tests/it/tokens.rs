@@ -3,7 +3,7 @@
 use rollout_gateway::Dialect;
 use rollout_testkit::{ModelReply, ModelServer};
 
-use crate::support::{Setup, text_of};
+use crate::support::{Setup, question, text_of};
 
 fn reply() -> ModelReply {
     ModelReply::text("It is 4.").tokens(&[1, 2, 3], &[(10, -0.5), (11, -0.25), (12, -0.125)])
@@ -21,6 +21,19 @@ async fn token_ids_are_recorded_and_the_agent_does_not_see_what_it_did_not_ask_f
         assert_eq!(tokens.prompt_ids, [1, 2, 3]);
         assert_eq!(tokens.completion_ids, [10, 11, 12]);
         assert_eq!(tokens.completion_logprobs, [-0.5, -0.25, -0.125]);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_for_log_probabilities_gets_these_without_token_ids() {
+    for stream in [false, true] {
+        let server = ModelServer::always(reply());
+        let setup = Setup::with(&server, Dialect::Chat, |_| (), |spec| spec.token_ids = true).await;
+        let (path, mut body) = question(Dialect::Chat, stream);
+        body["logprobs"] = true.into();
+        let answer = setup.post(path, &body).send().await.unwrap().text().await.unwrap();
+        assert!(answer.contains("-0.25") && !answer.contains("token_ids"), "{answer}");
+        assert_eq!(setup.close().await.calls[0].tokens.as_ref().unwrap().completion_ids, [10, 11, 12]);
     }
 }
 
