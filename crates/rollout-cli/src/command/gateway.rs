@@ -15,7 +15,7 @@ use rollout::{
     model::client::{Prices, RateLimit},
 };
 
-use super::warnings;
+use super::{open_files, warnings};
 use crate::{
     args::{GatewayCommand, GatewayServe},
     exit::{Exit, Failure},
@@ -44,6 +44,7 @@ pub(crate) async fn run(what: GatewayCommand) -> Result<Exit, Failure> {
 
 async fn serve(args: GatewayServe) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
+    open_files::allow_connections();
     let prices = match &args.prices {
         Some(path) => {
             let text = fs::read_to_string(path)

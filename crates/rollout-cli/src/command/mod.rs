@@ -14,6 +14,7 @@ mod guard;
 pub(crate) mod init;
 pub(crate) mod investigate;
 mod load;
+mod open_files;
 mod plan;
 mod progress;
 mod quick;

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{guard::guard, load, run, warnings};
+use super::{guard::guard, load, open_files, run, warnings};
 use crate::{
     args::{ToolsCall, ToolsCommand, ToolsList, ToolsServe},
     exit::{Exit, Failure},
@@ -29,10 +29,6 @@ use crate::{
 
 /// How long the server waits at its end for a warm-up that still runs.
 const WARM_UP_GRACE: Duration = Duration::from_secs(10);
-
-/// How many files a server may open. A system limit can be 10^9; child programs inherit it, and some of them close
-/// every possible file descriptor when they start.
-const OPEN_FILES: u64 = 1 << 16;
 
 /// How long the server waits for MCP servers before it starts without their tools.
 const MCP_PATIENCE: Duration = Duration::from_secs(10);
@@ -75,7 +71,7 @@ pub(crate) async fn run(what: ToolsCommand) -> Result<Exit, Failure> {
 
 async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    allow_connections();
+    open_files::allow_connections();
     let danger = "anyone could run code and read files with the tools";
     let (guard, roots) = match args.settings_from_stdin {
         true => {
@@ -146,18 +142,6 @@ fn owner_settings() -> Result<OwnerSettings, ToolsError> {
     let mut line = String::new();
     io::stdin().lock().take(MAX_SETTINGS).read_line(&mut line).map_err(|_| ToolsError::Settings)?;
     serde_json::from_str(&line).map_err(|_| ToolsError::Settings)
-}
-
-/// Raises the limit of open files: every connection needs one, and tools need more.
-fn allow_connections() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    let enough = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
-    if limit.current.is_some_and(|now| now < enough) {
-        limit.current = Some(enough);
-        // On failure the server can only handle fewer clients.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
 }
 
 /// Listens as soon as the names of all tools are known, which for MCP tools come from the MCP servers. A slow MCP
