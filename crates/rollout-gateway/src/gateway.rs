@@ -61,6 +61,8 @@ impl Gateway {
         let limits = ConnectionLimits {
             // Every trial has a few connections.
             max_connections: 8192,
+            // Clients with a pool may open a connection that they use only later.
+            first_head_time: ConnectionLimits::default().head_time,
             grace: Duration::from_secs(2),
             ..ConnectionLimits::default()
         };
