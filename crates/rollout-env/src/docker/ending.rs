@@ -4,22 +4,23 @@ use std::{collections::HashMap, time::Duration};
 
 use bollard::{models::ContainerState, query_parameters::EventsOptions};
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Engine, failure};
 use crate::{environment::EnvironmentError, guest::ContainerEnd};
 
-/// A container's streams close a moment before the engine reports its end.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+/// A container's streams close before the engine reports its end; a busy engine takes seconds.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The interval of the polls meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Past events are sent at once; after this much silence there are no more.
-const EVENT_SILENCE: Duration = Duration::from_millis(500);
+/// How long a busy engine may take to report the end as an event. An engine that was restarted has lost the event, so
+/// this is also the delay of that case.
+const EVENT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest time to read events.
-const EVENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after the end an engine may still report that the memory ran out.
+const CAUSE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a container does not run; `None` if it runs.
 pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<EnvironmentError> {
@@ -51,16 +52,18 @@ pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<Environment
 }
 
 async fn end_of(engine: &Engine, name: &str, state: &ContainerState) -> ContainerEnd {
-    ContainerEnd {
+    let mut end = ContainerEnd {
         exit_code: state.exit_code.unwrap_or(0),
         out_of_memory: state.oom_killed.unwrap_or(false),
         memory_is_certain: engine.facts().cgroup_version == "1",
-        events: events(engine, name).await,
-    }
+        events: Vec::new(),
+    };
+    add_events(&mut end, engine, name).await;
+    end
 }
 
-/// The events of a container that the engine still has.
-async fn events(engine: &Engine, name: &str) -> Vec<String> {
+/// Adds the events of a container that the engine still has, until they explain its end.
+async fn add_events(end: &mut ContainerEnd, engine: &Engine, name: &str) {
     let filters = HashMap::from([
         ("container".to_owned(), vec![name.to_owned()]),
         ("type".to_owned(), vec!["container".to_owned()]),
@@ -68,10 +71,9 @@ async fn events(engine: &Engine, name: &str) -> Vec<String> {
     // With a start time in the past, the engine first sends the events that it still has.
     let options = EventsOptions { since: Some("1".to_owned()), until: None, filters: Some(filters) };
     let mut news = std::pin::pin!(engine.api().events(Some(options)));
-    let end = Instant::now() + EVENT_PATIENCE;
-    let mut events = Vec::new();
-    while let Ok(Ok(Some(Ok(event)))) = timeout_at(end, timeout(EVENT_SILENCE, news.next())).await {
-        events.extend(event.action);
+    while !end.is_explained() {
+        let patience = if end.has_ended() { CAUSE_PATIENCE } else { EVENT_PATIENCE };
+        let Ok(Some(Ok(event))) = timeout(patience, news.next()).await else { return };
+        end.events.extend(event.action);
     }
-    events
 }

@@ -29,19 +29,34 @@ pub struct ContainerEnd {
 }
 
 impl ContainerEnd {
+    fn happened(&self, names: &[&str]) -> bool {
+        self.events.iter().any(|event| names.contains(&event.as_str()))
+    }
+
+    /// Whether the events contain the end itself.
+    pub fn has_ended(&self) -> bool {
+        self.happened(&["die", "died"])
+    }
+
+    /// Whether further events cannot change the [error](Self::into_error). The engine reports a kill from outside before
+    /// the end, and may report that the memory ran out after it.
+    pub fn is_explained(&self) -> bool {
+        self.has_ended()
+            && (self.out_of_memory || self.exit_code != KILLED || self.happened(&["kill", "stop", "oom"]))
+    }
+
     /// The error for this end: [`EnvironmentError::Ended`] if the container was ended from inside.
     pub fn into_error(self) -> EnvironmentError {
-        let Self { exit_code: code, out_of_memory, memory_is_certain, events } = self;
-        let happened = |names: &[&str]| events.iter().any(|event| names.contains(&event.as_str()));
+        let code = self.exit_code;
         let outside = || {
             EnvironmentError::Lost(format!(
                 "the container was stopped from outside, by a person or the engine (exit code {code})"
             ))
         };
-        if happened(&["kill", "stop"]) || !happened(&["die", "died"]) {
+        if self.happened(&["kill", "stop"]) || !self.has_ended() {
             return outside();
         }
-        if out_of_memory || happened(&["oom"]) {
+        if self.out_of_memory || self.happened(&["oom"]) {
             return EnvironmentError::Ended(
                 "the container ran out of memory, and the kernel killed its first process: raise \
                  environment.memory in task.toml or environment.override_memory in the job"
@@ -49,7 +64,7 @@ impl ContainerEnd {
             );
         }
         match code {
-            KILLED if memory_is_certain => outside(),
+            KILLED if self.memory_is_certain => outside(),
             KILLED => EnvironmentError::Ended(
                 "the kernel killed the container's first process, most likely because the memory ran out: raise \
                  environment.memory in task.toml or environment.override_memory in the job"
@@ -94,6 +109,24 @@ mod tests {
         ] {
             let ended = matches!(end.into_error(), EnvironmentError::Ended(_));
             assert_eq!(ended, inside, "{what}");
+        }
+    }
+
+    #[test]
+    fn events_are_awaited_until_they_explain_the_end() {
+        let end = |exit_code, out_of_memory, events: &[&str]| {
+            let events = events.iter().map(|event| (*event).to_owned()).collect();
+            ContainerEnd { exit_code, out_of_memory, memory_is_certain: true, events }
+        };
+        for (explained, what, end) in [
+            (false, "the end is not reported yet", end(137, true, &["start"])),
+            (false, "the cause may follow", end(137, false, &["die"])),
+            (true, "the state has the cause", end(137, true, &["die"])),
+            (true, "the event has the cause", end(137, false, &["died", "oom"])),
+            (true, "killed from outside", end(137, false, &["kill", "die"])),
+            (true, "it ended by itself", end(0, false, &["die"])),
+        ] {
+            assert_eq!(end.is_explained(), explained, "{what}");
         }
     }
 }
