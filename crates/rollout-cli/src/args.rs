@@ -12,6 +12,7 @@ mod reference;
 mod reproduce;
 mod score;
 mod tools;
+mod viewing;
 
 use std::{
     ffi::OsString,
@@ -35,6 +36,7 @@ pub(crate) use investigate::{Investigate, InvestigateOnly};
 pub(crate) use reproduce::Reproduce;
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
+pub(crate) use viewing::{List, LogPhase, Logs, Show, SortBy, StatusFilter};
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -131,6 +133,15 @@ pub(crate) enum Command {
     Agents(Agents),
     /// Serve tools to models over HTTP: code, documents, databases, the web
     Tools(Tools),
+    /// List jobs, or the trials of a job
+    #[command(after_help = viewing::LIST_EXAMPLES)]
+    List(List),
+    /// Show one trial: outcome, error, phases, output, cost
+    #[command(after_help = viewing::SHOW_EXAMPLES)]
+    Show(Show),
+    /// Print the output of a trial, also while it runs
+    #[command(after_help = viewing::LOGS_EXAMPLES)]
+    Logs(Logs),
     /// Export the results of a job to files for other programs
     Export(Export),
     /// Compare jobs or agents task by task, with statistical tests

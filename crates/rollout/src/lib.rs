@@ -77,7 +77,7 @@ mod environments {}
 
 /// The job directory: layout, atomic writes, journal, captured output, redaction, and its readers.
 pub mod record {
-    pub use rollout_core::{provenance, python_json, redact};
+    pub use rollout_core::{moment, provenance, python_json, redact};
     pub use rollout_env::log;
     pub use rollout_record::{atomic, journal, layout, rows, saved, tasks};
 }

@@ -27,6 +27,7 @@ pub(crate) use junit::Junit;
 use line::Detail;
 
 use crate::terminal::Mode;
+pub(crate) use summary::{columns, quoted};
 pub(crate) use table::{Align, lines as table};
 
 /// The form of the output.
@@ -219,7 +220,7 @@ fn colored(text: &str, color: bool) -> String {
 }
 
 /// Returns the columns and rows of the terminal. One column is not used, because a full line wraps on some terminals.
-fn terminal_size() -> (usize, usize) {
+pub(crate) fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 1 && size.ws_row > 0 => (size.ws_col as usize - 1, size.ws_row as usize),
         _ => (79, 24),

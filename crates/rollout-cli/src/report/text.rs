@@ -83,8 +83,13 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Returns the first line that is not empty, joined with the next line if it ends with a colon. Control characters and
-/// invisible characters are removed, because they could move the cursor of a terminal or reverse the text.
+/// Removes control characters and invisible characters, because they could move the cursor of a terminal or reverse the
+/// text.
+pub(crate) fn printable(line: &str) -> String {
+    line.chars().filter(|c| !c.is_control() && !is_invisible(*c)).collect()
+}
+
+/// Returns the first line that is not empty, joined with the next line if it ends with a colon, in printable characters.
 pub(crate) fn first_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut first = lines.next().unwrap_or_default().to_owned();
@@ -93,7 +98,7 @@ pub(crate) fn first_line(text: &str) -> String {
     {
         first = format!("{first} {next}");
     }
-    first.chars().filter(|c| !c.is_control() && !is_invisible(*c)).collect()
+    printable(&first)
 }
 
 /// Cuts the text to at most `width` characters, with an ellipsis at the cut.
@@ -106,6 +111,15 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
         cut.push('…');
     }
     cut
+}
+
+/// Cuts the text to its last `width` characters, with an ellipsis at the cut.
+pub(crate) fn fit_end(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    std::iter::once('…').chain(text.chars().skip(length + 1 - width)).take(width).collect()
 }
 
 #[cfg(test)]
@@ -138,5 +152,10 @@ mod tests {
         assert_eq!(fit("日本語", 3), "日本語");
         assert_eq!(fit("日本語です", 3), "日本…");
         assert_eq!(fit("abc", 0), "");
+        assert_eq!(
+            ["agent/set/t__1", "t__1", "日本語です"].map(|text| fit_end(text, 4)),
+            ["…__1", "t__1", "…語です"]
+        );
+        assert_eq!(fit_end("abc", 0), "");
     }
 }

@@ -57,3 +57,4 @@ mod sources;
 mod terminal;
 mod tools_native;
 mod tools_server;
+mod viewing;

@@ -21,6 +21,7 @@
 mod conversation;
 mod lines;
 mod rows;
+mod status;
 
 use std::{
     collections::HashMap,
@@ -34,6 +35,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use conversation::{Conversation, Turn};
+pub use status::TrialStatus;
 
 use self::{lines::LineIndex, rows::RowIndex};
 use super::{
@@ -245,6 +247,17 @@ impl SavedJob {
         let path = self.dir.journal();
         let lines = Lines::open(&path).map_err(|source| SavedError::Read { path, source })?;
         Ok(Trials { job: self, lines, next: 0 })
+    }
+
+    /// Returns a trial, or None if it has no result.
+    pub fn trial(&self, index: TrialIndex) -> Result<Option<SavedTrial>, SavedError> {
+        let Some(place) = self.place(index) else { return Ok(None) };
+        self.trials()?.read(place).map(Some)
+    }
+
+    fn place(&self, index: TrialIndex) -> Option<Place> {
+        let found = self.places.binary_search_by_key(&index, |place| place.index).ok()?;
+        Some(self.places[found])
     }
 
     /// Returns the conversation of a trial, or None if its agent is not a model or nothing was recorded.

@@ -1,0 +1,155 @@
+//! `rollout logs`: the output of a trial, also while it runs, and its conversation.
+
+mod filter;
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal as _, Read as _, Write},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use rollout::record::layout::{JobDir, TrialDir, open_below};
+
+use self::filter::Filter;
+use super::trial_path::{self, FoundTrial, TrialPathError};
+use crate::{
+    args::{LogPhase, Logs},
+    exit::{Exit, Failure, hinted},
+    report::text::{BOLD, DIM, paint, printable},
+};
+
+/// How often a followed file is read.
+const POLL: Duration = Duration::from_millis(200);
+
+/// How much is read at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Prints the output or the conversation of a trial.
+pub(crate) fn run(args: &Logs) -> Result<Exit, Failure> {
+    let found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
+    if args.conversation {
+        return conversation(&found);
+    }
+    let mut outputs = Outputs::new(&found, args.phase);
+    let mut printed = outputs.copy()?;
+    while args.follow && is_unfinished(&found)? {
+        thread::sleep(POLL);
+        printed |= outputs.copy()?;
+    }
+    // What was written between the last copy and the end.
+    printed |= outputs.copy()?;
+    if !printed {
+        let what = match args.phase {
+            LogPhase::Build => "the build of its image",
+            LogPhase::Install => "its install script",
+            LogPhase::Agent => "its agent",
+            LogPhase::Verifier => "its tests",
+        };
+        let note = format!("{} has no output of {what}", found.id);
+        writeln!(anstream::stderr().lock(), "{}", paint(DIM, &note))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Whether the trial may still write output: it runs, or waits for its turn in a running job.
+fn is_unfinished(found: &FoundTrial) -> Result<bool, Failure> {
+    let dir = JobDir::new(found.job.path()).trial(&found.id);
+    Ok(found.job.is_running() && !dir.result().exists())
+}
+
+/// The output files of a phase, and how far each was printed.
+struct Outputs {
+    job: PathBuf,
+    files: Vec<(PathBuf, Option<File>)>,
+    filters: [Filter; 2],
+    is_terminal: bool,
+}
+
+impl Outputs {
+    fn new(found: &FoundTrial, phase: LogPhase) -> Self {
+        let dir = TrialDir::new(found.dir());
+        let both = |dir: &Path| vec![(dir.join("stdout.txt"), None), (dir.join("stderr.txt"), None)];
+        Self {
+            job: found.job.path().to_owned(),
+            files: match phase {
+                LogPhase::Build => vec![(dir.build_log(), None)],
+                LogPhase::Install => both(&dir.setup()),
+                LogPhase::Agent => both(&dir.command()),
+                LogPhase::Verifier => both(&dir.verifier()),
+            },
+            filters: Default::default(),
+            is_terminal: io::stdout().is_terminal(),
+        }
+    }
+
+    /// Prints what is new: the first file to stdout, the second to stderr. Returns whether there was anything.
+    fn copy(&mut self) -> io::Result<bool> {
+        let mut printed = false;
+        for (number, (path, file)) in self.files.iter_mut().enumerate() {
+            if file.is_none() {
+                // The file appears when its phase starts.
+                *file = open_below(&self.job, path).ok();
+            }
+            let Some(file) = file else { continue };
+            let filter = self.is_terminal.then_some(&mut self.filters[number]);
+            printed |= match number {
+                0 => copy(file, filter, &mut io::stdout().lock())?,
+                _ => copy(file, filter, &mut io::stderr().lock())?,
+            };
+        }
+        Ok(printed)
+    }
+}
+
+/// Copies the rest of a file. On a terminal, control sequences are removed.
+fn copy(file: &mut File, mut filter: Option<&mut Filter>, out: &mut impl Write) -> io::Result<bool> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut copied = false;
+    loop {
+        let length = file.read(&mut chunk)?;
+        if length == 0 {
+            out.flush()?;
+            return Ok(copied);
+        }
+        copied = true;
+        match &mut filter {
+            Some(filter) => out.write_all(&filter.apply(&chunk[..length]))?,
+            None => out.write_all(&chunk[..length])?,
+        }
+    }
+}
+
+/// Prints the messages of a trial.
+fn conversation(found: &FoundTrial) -> Result<Exit, Failure> {
+    let trial = found.job.trial(found.index)?;
+    let conversation = trial.as_ref().map(|trial| found.job.conversation(trial)).transpose()?.flatten();
+    let Some(conversation) = conversation else {
+        let failure = Failure::from(format!("no conversation of {} is recorded", found.id));
+        return Err(failure.hint(Some(match trial {
+            Some(_) => "only models, and agents behind the model gateway, have conversations",
+            None => "the conversation is written when the trial ends; `rollout logs -f` follows its output",
+        })));
+    };
+    let mut out = anstream::stdout().lock();
+    for message in conversation.messages() {
+        writeln!(out, "{}", paint(BOLD, &printable(message.role.as_str())))?;
+        let text = message.text();
+        for line in text.lines() {
+            writeln!(out, "  {}", printable(line))?;
+        }
+        for call in &message.tool_calls {
+            writeln!(
+                out,
+                "  {} {}({})",
+                paint(DIM, "call"),
+                printable(&call.name),
+                printable(&call.arguments)
+            )?;
+        }
+        writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(Exit::Success)
+}

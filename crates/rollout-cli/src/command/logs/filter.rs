@@ -1,0 +1,137 @@
+//! Makes the output of an untrusted program safe for a terminal: text, lines and colours stay, the rest is removed.
+
+/// The longest sequence of parameters of a colour.
+const MAX_PARAMETERS: usize = 32;
+
+/// A filter over chunks of output. A sequence may begin in one chunk and end in the next.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Text,
+    /// After a carriage return: a line end if another character follows.
+    Return,
+    /// After the escape character.
+    Escape,
+    /// In `ESC [ …`, with its parameters.
+    Control(Vec<u8>),
+    /// In a sequence with a text, such as the title of the window.
+    String,
+    /// In such a sequence, after the escape character that may end it.
+    StringEscape,
+}
+
+impl Filter {
+    /// Returns the chunk without control sequences other than colours.
+    pub(super) fn apply(&mut self, chunk: &[u8]) -> Vec<u8> {
+        let mut kept = Vec::with_capacity(chunk.len());
+        for &byte in chunk {
+            self.state = step(std::mem::take(&mut self.state), byte, &mut kept);
+        }
+        kept
+    }
+}
+
+fn step(state: State, byte: u8, kept: &mut Vec<u8>) -> State {
+    match state {
+        State::Text => text(byte, kept),
+        State::Return => {
+            if byte != b'\n' && byte != b'\r' {
+                kept.push(b'\n');
+            }
+            text(byte, kept)
+        }
+        State::Escape => match byte {
+            b'[' => State::Control(Vec::new()),
+            b']' | b'P' | b'X' | b'^' | b'_' => State::String,
+            // Sequences of two or three characters: the intermediate ones are in this range.
+            b' '..=b'/' => State::Escape,
+            _ => State::Text,
+        },
+        State::Control(mut parameters) => match byte {
+            b'0'..=b'?' | b' '..=b'/' if parameters.len() < MAX_PARAMETERS => {
+                parameters.push(byte);
+                State::Control(parameters)
+            }
+            b'0'..=b'?' | b' '..=b'/' => State::Control(parameters),
+            b'm' if parameters.iter().all(|byte| matches!(byte, b'0'..=b'9' | b';')) => {
+                kept.extend_from_slice(b"\x1b[");
+                kept.extend_from_slice(&parameters);
+                kept.push(b'm');
+                State::Text
+            }
+            _ => State::Text,
+        },
+        State::String => match byte {
+            0x07 => State::Text,
+            0x1b => State::StringEscape,
+            _ => State::String,
+        },
+        State::StringEscape => match byte {
+            b'\\' => State::Text,
+            _ => State::String,
+        },
+    }
+}
+
+fn text(byte: u8, kept: &mut Vec<u8>) -> State {
+    match byte {
+        0x1b => return State::Escape,
+        b'\r' => return State::Return,
+        b'\n' | b'\t' | b' '..=b'~' | 0x80.. => kept.push(byte),
+        _ => {}
+    }
+    State::Text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(chunks: &[&str]) -> String {
+        let mut filter = Filter::default();
+        let kept: Vec<u8> = chunks.iter().flat_map(|chunk| filter.apply(chunk.as_bytes())).collect();
+        String::from_utf8(kept).unwrap()
+    }
+
+    #[test]
+    fn text_lines_and_colours_stay() {
+        assert_eq!(filtered(&["one\ttwo\n日本 é\n"]), "one\ttwo\n日本 é\n");
+        assert_eq!(filtered(&["\u{1b}[1;31mred\u{1b}[0m"]), "\u{1b}[1;31mred\u{1b}[0m");
+    }
+
+    #[test]
+    fn what_moves_the_cursor_or_talks_to_the_terminal_is_removed() {
+        for sequence in [
+            "\u{1b}[2J",
+            "\u{1b}[10;10H",
+            "\u{1b}[?25l",
+            "\u{1b}[>4;1m",
+            "\u{1b}c",
+            "\u{1b}(B",
+            "\u{7}",
+            "\u{8}",
+            "\u{1b}]0;title\u{7}",
+            "\u{1b}]52;c;ZXZpbA==\u{1b}\\",
+            "\u{1b}P$q\u{1b}\\",
+        ] {
+            assert_eq!(filtered(&["a", sequence, "b"]), "ab", "{sequence:?}");
+            let letters: Vec<String> = sequence.chars().map(String::from).collect();
+            let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+            assert_eq!(
+                filtered(&[&["a"], letters.as_slice(), &["b"]].concat()),
+                "ab",
+                "{sequence:?} in pieces"
+            );
+        }
+    }
+
+    #[test]
+    fn a_progress_bar_becomes_lines() {
+        assert_eq!(filtered(&["10%\r20%\r\ndone\r\n"]), "10%\n20%\ndone\n");
+    }
+}

@@ -1,0 +1,241 @@
+//! `rollout show`: one trial on one screen.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use rollout::{
+    model::Role,
+    record::{
+        layout::{TrialDir, open_below},
+        moment,
+        saved::{Conversation, SavedTrial, TrialStatus},
+    },
+    result::{Durations, TrialResult, TrialSummary},
+};
+
+use super::trial_path::{self, FoundTrial, TrialPathError};
+use crate::{
+    args::Show,
+    exit::{Exit, Failure, hinted},
+    report::{
+        columns, quoted,
+        text::{BAD, BOLD, DIM, GOOD, ODD, count, dollars, first_line, fit, number, paint, printable, span},
+    },
+};
+
+/// How many lines of an output are shown.
+const LINES: usize = 10;
+
+/// How many bytes at the end of an output are read.
+const TAIL_BYTES: u64 = 16 * 1024;
+
+/// The maximum width of a line of an output.
+const WIDTH: usize = 160;
+
+/// Shows one trial.
+pub(crate) fn run(args: &Show) -> Result<Exit, Failure> {
+    let found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
+    let text = match found.job.trial(found.index)? {
+        Some(trial) => finished(&found, &trial)?,
+        None => unfinished(&found),
+    };
+    super::print(&text)?;
+    Ok(Exit::Success)
+}
+
+fn finished(found: &FoundTrial, trial: &SavedTrial) -> Result<String, Failure> {
+    let result = &trial.result;
+    let conversation = found.job.conversation(trial)?;
+    let mut lines = vec![headline(found, result)];
+    lines.extend(columns(&facts(result, conversation.as_ref())));
+    let dir = TrialDir::new(found.dir());
+    let outputs = [
+        ("build output", vec![dir.build_log()], result.durations.agent_execution_sec.is_none()),
+        ("install output", both(&dir.setup()), result.durations.agent_execution_sec.is_none()),
+        ("agent output", both(&dir.command()), true),
+        ("verifier output", both(&dir.verifier()), true),
+    ];
+    for (title, files, is_shown) in outputs {
+        for file in files.iter().filter(|file| is_shown && !is_quoted(result, &dir, file)) {
+            lines.extend(tail(found.job.path(), file, title));
+        }
+    }
+    lines.push(String::new());
+    lines.extend(columns(&pointers(found, result, conversation.is_some())));
+    Ok(lines.join("\n"))
+}
+
+fn unfinished(found: &FoundTrial) -> String {
+    let is_running = found.job.is_running() && found.dir().is_dir();
+    let status = if is_running { TrialStatus::Running } else { TrialStatus::Missing };
+    let mut pointers = Vec::new();
+    if is_running {
+        pointers.push(("output", format!("rollout logs {} -f", quoted(&found.path()))));
+    } else if !found.job.is_running() {
+        pointers.push(("run it", format!("rollout resume {}", quoted(found.job.path()))));
+    }
+    let mut lines = vec![format!("{}  {}", paint(BOLD, &found.id.to_string()), paint(ODD, status.as_str()))];
+    lines.extend(columns(&pointers));
+    lines.join("\n")
+}
+
+fn headline(found: &FoundTrial, result: &TrialResult) -> String {
+    let status = TrialStatus::of(result);
+    let style = match status {
+        TrialStatus::Solved => GOOD,
+        TrialStatus::Failed => BAD,
+        _ => ODD,
+    };
+    let mut text = format!("{}  {}", paint(BOLD, &found.id.to_string()), paint(style, status.as_str()));
+    if let Some(reward) = result.reward {
+        text.push_str(&format!(", reward {}", number(reward)));
+    }
+    text
+}
+
+/// The facts about a trial, as pairs of a label and a text.
+fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if let Some(error) = &result.error {
+        facts.push(("error", paint(BAD, error.kind.as_str())));
+        let mut message = error.message.lines().map(printable);
+        facts.extend(message.by_ref().take(LINES).map(|line| ("", line)));
+        if message.next().is_some() {
+            facts.push(("", paint(DIM, "more in error.txt")));
+        }
+    }
+    let others: Vec<String> = result
+        .rewards
+        .iter()
+        .map(|(name, value)| format!("{} {}", printable(name), number(*value)))
+        .collect();
+    if !others.is_empty() {
+        facts.push(("rewards", others.join(", ")));
+    }
+    facts.push(("started", moment::text(result.timestamps.started_at)));
+    facts.push(("phases", phases(&result.durations)));
+    if result.tries > 1 {
+        facts.push(("tries", format!("{}, the agent started in {}", result.tries, result.agent_starts)));
+    }
+    if let Some(environment) = &result.environment {
+        facts.push(("environment", format!("{}, network {}", environment.provider, environment.network)));
+    }
+    facts.extend(model(result).map(|text| ("model", text)));
+    facts.extend(conversation.map(|said| ("conversation", spoken(said))));
+    for (label, lines) in
+        [("tampering", &result.tampering), ("survivors", &result.survivors), ("notes", &result.notes)]
+    {
+        for (number, line) in lines.iter().take(LINES).enumerate() {
+            facts.push((if number == 0 { label } else { "" }, first_line(line)));
+        }
+        if lines.len() > LINES {
+            facts.push(("", paint(DIM, &format!("and {} more in result.json", lines.len() - LINES))));
+        }
+    }
+    facts
+}
+
+fn phases(durations: &Durations) -> String {
+    let parts = [
+        ("environment", durations.environment_setup_sec),
+        ("install", durations.agent_setup_sec),
+        ("agent", durations.agent_execution_sec),
+        ("verifier", durations.verifier_sec),
+    ];
+    let ran = parts.iter().filter_map(|(name, seconds)| Some(format!("{name} {}", span((*seconds)?))));
+    format!("{}, in all {}", ran.collect::<Vec<_>>().join(", "), span(durations.total_sec))
+}
+
+/// What the agent's model was asked and cost.
+fn model(result: &TrialResult) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(calls) = &result.model_calls {
+        parts.extend(
+            (!calls.models.is_empty())
+                .then(|| calls.models.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", ")),
+        );
+        parts.push(count(calls.calls, "call"));
+        parts.extend(
+            calls.errors.iter().map(|(kind, calls)| format!("{calls} failed with {}", printable(kind))),
+        );
+    }
+    if let Some(usage) = &result.usage {
+        let cached = usage.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
+        parts.extend(usage.input_tokens.map(|tokens| format!("{tokens} tokens in{cached}")));
+        parts.extend(usage.output_tokens.map(|tokens| format!("{tokens} tokens out")));
+    }
+    parts.extend(TrialSummary::from(result).known_cost().map(dollars));
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// A summary of a conversation, with the last text of the model.
+fn spoken(conversation: &Conversation) -> String {
+    let messages = conversation.messages().count() as u64;
+    let calls = conversation.messages().map(|message| message.tool_calls.len() as u64).sum();
+    let mut text = format!("{}, {}", count(messages, "message"), count(calls, "tool call"));
+    if let Some(stop) = &conversation.stop_condition {
+        text.push_str(&format!(", ended by {}", printable(stop)));
+    }
+    let assistant = conversation.messages().filter(|message| message.role == Role::Assistant);
+    let last = assistant.map(|message| first_line(&message.text())).filter(|line| !line.is_empty()).last();
+    if let Some(last) = last {
+        text.push_str(&format!("; last: {}", fit(&last, WIDTH / 2)));
+    }
+    text
+}
+
+/// Whether the message of the error contains the end of the file.
+fn is_quoted(result: &TrialResult, dir: &TrialDir, file: &Path) -> bool {
+    let name = file.strip_prefix(dir.path()).unwrap_or(file).display().to_string();
+    result.error.as_ref().is_some_and(|error| error.message.contains(&name))
+}
+
+/// The files with the output of a command.
+fn both(dir: &Path) -> Vec<PathBuf> {
+    vec![dir.join("stdout.txt"), dir.join("stderr.txt")]
+}
+
+/// The last lines of a file, with a title. Empty for files that are missing, empty, or not inside the job.
+fn tail(job: &Path, path: &Path, title: &str) -> Vec<String> {
+    let Ok(text) = open_below(job, path).and_then(read_tail) else { return Vec::new() };
+    let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let shown = &all[all.len().saturating_sub(LINES)..];
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut lines =
+        vec![String::new(), format!("{} {}", paint(BOLD, title), paint(DIM, &format!("(end of {name})")))];
+    lines.extend(shown.iter().map(|line| format!("  {}", fit(&printable(line), WIDTH))));
+    lines
+}
+
+fn read_tail(mut file: File) -> io::Result<String> {
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The commands to go deeper.
+fn pointers(found: &FoundTrial, result: &TrialResult, has_conversation: bool) -> Vec<(&'static str, String)> {
+    let path = quoted(&found.path());
+    let mut pointers = Vec::new();
+    let dir = found.dir();
+    if dir.is_dir() {
+        pointers.push(("files", dir.display().to_string()));
+        pointers.push(("output", format!("rollout logs {path}")));
+    }
+    if has_conversation {
+        pointers.push(("messages", format!("rollout logs {path} --conversation")));
+    }
+    if result.environment.as_ref().is_some_and(|environment| environment.preserved.is_some()) {
+        pointers.push(("shell", format!("rollout attach {path}")));
+    }
+    pointers.push(("run again", format!("rollout reproduce {path}")));
+    pointers
+}

@@ -1,0 +1,248 @@
+//! `list`, `show` and `logs`: what happened in a job, on the terminal and for programs.
+
+use std::{fs, process::Command};
+
+use rollout_testkit::{Gate, ModelReply, ModelServer, TestJob, TestTask};
+use serde_json::{Value, json};
+
+/// A job with a solved, an unsolved and a failed trial.
+fn three() -> TestJob {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "good", "execute": "echo working; touch /app/done"}))
+        .agent(json!({"name": "idle", "execute": "echo 'nothing to do' >&2"}))
+        .agent(json!({"name": "broken", "execute": "echo trying; printf 'cannot find \\033[2Jthe tool\\n' >&2; exit 3"}))
+        .task(TestTask::new("task"));
+    job.run().expect(1);
+    job
+}
+
+/// The output with times and dates replaced. The widths of columns depend on times, so they are replaced too.
+fn timeless(text: &str) -> String {
+    let is_time = |word: &str| {
+        let number = word.trim_end_matches([',', ';']);
+        let is_span = number.strip_suffix('s').is_some_and(|rest| rest.parse::<f64>().is_ok());
+        let is_date = number.len() == 5 && number.as_bytes()[2] == b'-' && number[..2].parse::<u8>().is_ok();
+        let is_clock = number.len() == 5 && number.as_bytes()[2] == b':' && number[..2].parse::<u8>().is_ok();
+        is_span || is_date || is_clock || (number.ends_with('Z') && number.contains('T'))
+    };
+    let line = |line: &str| {
+        let cells = line.split("  ").filter(|cell| !cell.is_empty()).map(|cell| {
+            let words = cell.split(' ').filter(|word| !word.is_empty());
+            words.map(|word| if is_time(word) { "[time]" } else { word }).collect::<Vec<_>>().join(" ")
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn jobs_are_listed_with_their_progress_and_rates() {
+    let job = three();
+    insta::assert_snapshot!(timeless(&job.rollout(&["list"]).expect(0).stdout()), @"
+    job  started      status    done  failed  pass rate  cost  agents and datasets
+    job  [time] [time]  finished   3/3       1      33.3%     —  good, idle, broken on set
+
+    1 job; times are UTC; `rollout list jobs/job` lists trials
+    ");
+    let line: Value =
+        serde_json::from_str(&job.rollout(&["list", "jobs", "--json"]).expect(0).stdout()).unwrap();
+    assert_eq!((&line["job"], &line["status"]), (&json!("job"), &json!("finished")));
+    assert_eq!((&line["planned_trials"], &line["finished_trials"]), (&json!(3), &json!(3)));
+    assert_eq!((&line["failed_trials"], &line["agents"]), (&json!(1), &json!(["good", "idle", "broken"])));
+}
+
+#[test]
+fn a_directory_without_jobs_is_no_error_and_a_missing_one_is() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"));
+    fs::create_dir(job.root().join("empty")).unwrap();
+    assert_eq!(job.rollout(&["list", "empty"]).expect(0).stdout(), "no jobs in empty\n");
+    insta::assert_snapshot!(job.rollout(&["list"]).expect(2).stderr(), @"
+    error: cannot read the directory jobs: No such file or directory (os error 2)
+    hint: pass a job directory, or the directory that contains jobs
+    ");
+    insta::assert_snapshot!(job.rollout(&["list", "empty", "--status", "failed"]).expect(2).stderr(), @"
+    error: empty is not a job directory
+    hint: --agent, --task, --status and --sort select trials of one job
+    ");
+}
+
+#[test]
+fn trials_are_listed_filtered_and_sorted() {
+    let job = three();
+    insta::assert_snapshot!(timeless(&job.rollout(&["list", "jobs/job"]).expect(0).stdout()), @"
+    status    trial               reward  time  cost  error
+    solved    good/set/task__1         1  [time]     —
+    unsolved  idle/set/task__1         0  [time]     —
+    failed    broken/set/task__1       —  [time]     —  agent_execution_failed: the agent's execute script exited with code 3
+
+    3 trials: 1 solved, 1 unsolved, 1 failed
+    `rollout show jobs/job/good/set/task__1` shows a trial
+    ");
+    let listed = |arguments: &[&str]| {
+        let all = [&["list", "jobs/job", "--json"], arguments].concat();
+        let lines = job.rollout(&all).expect(0).stdout();
+        let line =
+            |line: &str| serde_json::from_str::<Value>(line).unwrap()["trial"].as_str().unwrap().to_owned();
+        lines.lines().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&["--status", "failed"]), ["broken/set/task__1"]);
+    assert_eq!(
+        listed(&["--status", "solved", "--status", "unsolved"]),
+        ["good/set/task__1", "idle/set/task__1"]
+    );
+    assert_eq!(listed(&["--agent", "b*", "--agent", "i*"]), ["idle/set/task__1", "broken/set/task__1"]);
+    assert_eq!(listed(&["--task", "other"]), [""; 0]);
+    let by_reward = listed(&["--sort", "reward"]);
+    assert_eq!(by_reward, ["idle/set/task__1", "good/set/task__1", "broken/set/task__1"]);
+}
+
+#[test]
+fn names_are_cut_at_the_start_on_a_narrow_terminal() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "an-agent-with-quite-a-long-name", "execute": "true"}))
+        .task(TestTask::new("a-task-with-an-even-longer-name"));
+    job.run().expect(0);
+    for (columns, name) in [
+        (60, " …even-longer-name__1 "),
+        (80, " …e/set/a-task-with-an-even-longer-name__1 "),
+        (200, " an-agent-with-"),
+    ] {
+        let rollout = env!("CARGO_BIN_EXE_rollout");
+        let script = format!("stty cols {columns} rows 24; exec {rollout} list jobs/job");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).current_dir(job.root()).env("NO_COLOR", "1");
+        let seen = crate::screen::typed(shell, "");
+        let table: Vec<&str> = seen.lines().take_while(|line| !line.trim().is_empty()).collect();
+        assert!(table[1].contains(name), "{columns}: {seen}");
+        assert!(table.iter().all(|line| line.trim_end().chars().count() < columns), "{columns}: {seen}");
+    }
+}
+
+#[test]
+fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
+    let job = three();
+    let shown = job.rollout(&["show", "jobs/job/broken/set/task__1"]).expect(0).stdout();
+    insta::assert_snapshot!(timeless(&shown), @"
+    broken/set/task__1  failed
+    error        agent_execution_failed
+                 the agent's execute script exited with code 3
+                 last lines of command/stderr.txt:
+                 cannot find [2Jthe tool
+    started      [time]
+    phases       environment [time] install [time] agent [time] in all [time]
+    environment  native, network host
+
+    agent output (end of stdout.txt)
+      trying
+
+    agent output (end of stderr.txt)
+      cannot find [2Jthe tool
+
+    files      jobs/job/broken/set/task__1
+    output     rollout logs jobs/job/broken/set/task__1
+    run again  rollout reproduce jobs/job/broken/set/task__1
+    ");
+}
+
+#[test]
+fn a_trial_is_found_by_a_pattern_that_matches_only_it() {
+    let job = three();
+    let shown = job.rollout(&["show", "jobs/job/g*/set/task__1"]).expect(0).stdout();
+    assert!(shown.starts_with("good/set/task__1  solved, reward 1"), "{shown}");
+    insta::assert_snapshot!(job.rollout(&["show", "jobs/job/*/*/*"]).expect(2).stderr(), @"
+    error: jobs/job/*/*/* matches 3 trials
+    hint: pass one of them, such as jobs/job/good/set/task__1, jobs/job/idle/set/task__1, jobs/job/broken/set/task__1
+    ");
+    insta::assert_snapshot!(job.rollout(&["show", "jobs/job/good/set/task__2"]).expect(2).stderr(), @"
+    error: the job jobs/job has no trial good/set/task__2
+    hint: `rollout list jobs/job` lists its trials
+    ");
+    insta::assert_snapshot!(job.rollout(&["show", "jobs/job"]).expect(2).stderr(), @"
+    error: jobs/job is a job, not a trial
+    hint: `rollout list jobs/job` lists its trials
+    ");
+    insta::assert_snapshot!(job.rollout(&["show", "jobs/other/good/set/task__1"]).expect(2).stderr(), @"
+    error: jobs/other/good/set/task__1 is not in a job directory
+    hint: pass <job directory>/<agent>/<dataset>/<task>__<attempt>; `rollout list` lists the jobs
+    ");
+}
+
+#[test]
+fn logs_are_what_a_phase_printed_byte_by_byte() {
+    let job = three();
+    let logs = |arguments: &[&str]| {
+        job.rollout(&[&["logs", "jobs/job/broken/set/task__1"], arguments].concat()).expect(0)
+    };
+    assert_eq!(
+        (logs(&[]).stdout(), logs(&[]).stderr()),
+        ("trying\n".to_owned(), "cannot find \u{1b}[2Jthe tool\n".to_owned())
+    );
+    assert_eq!(logs(&["--phase", "verifier"]).stderr(), "broken/set/task__1 has no output of its tests\n");
+}
+
+#[test]
+fn the_log_of_a_running_trial_is_followed_to_its_end() {
+    let gate = Gate::new();
+    let script = format!("echo first\n{}echo last", gate.wait());
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "agent", "execute": script}))
+        .task(TestTask::new("task"));
+    let running = job.start();
+    let arrival = gate.arrival();
+
+    let listed: Value =
+        serde_json::from_str(&job.rollout(&["list", "jobs/job", "--json"]).expect(0).stdout()).unwrap();
+    assert_eq!(listed["status"], "running");
+    let jobs: Value = serde_json::from_str(&job.rollout(&["list", "--json"]).expect(0).stdout()).unwrap();
+    assert_eq!((&jobs["status"], &jobs["finished_trials"]), (&json!("running"), &json!(0)));
+    let shown = job.rollout(&["show", "jobs/job/agent/set/task__1"]).expect(0).stdout();
+    assert!(
+        shown.contains("running") && shown.contains("rollout logs jobs/job/agent/set/task__1 -f"),
+        "{shown}"
+    );
+    assert_eq!(job.rollout(&["logs", "jobs/job/agent/set/task__1"]).expect(0).stdout(), "first\n");
+
+    let log = fs::File::create(job.root().join("followed")).unwrap();
+    let mut follower =
+        job.command(&["logs", "jobs/job/agent/set/task__1", "--follow"]).stdout(log).spawn().unwrap();
+    arrival.pass();
+    running.finish().expect(0);
+    assert!(follower.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(job.root().join("followed")).unwrap(), "first\nlast\n");
+}
+
+#[test]
+fn the_conversation_of_a_model_is_printed_message_by_message() {
+    let server = ModelServer::turns([
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})),
+        ModelReply::text("Done."),
+    ]);
+    let model =
+        json!({"name": "model", "model": {"name": "scripted", "base_url": server.url(), "max_retries": 0}});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).agent(model).task(TestTask::new("task"));
+    job.run().expect(0);
+    let said = job.rollout(&["logs", "jobs/job/model/set/task__1", "--conversation"]).expect(0).stdout();
+    let turns = &said[said.find("user\n").unwrap()..];
+    insta::assert_snapshot!(turns, @r#"
+    user
+      Create the file /app/done.
+
+    assistant
+      call bash({"command":"touch /app/done; echo made"})
+
+    tool
+      made
+      [exit code 0]
+
+    assistant
+      Done.
+    "#);
+    let shown = job.rollout(&["show", "jobs/job/model/set/task__1"]).expect(0).stdout();
+    assert!(shown.contains("1 tool call") && shown.contains("last: Done."), "{shown}");
+    let failure =
+        three().rollout(&["logs", "jobs/job/good/set/task__1", "--conversation"]).expect(2).stderr();
+    insta::assert_snapshot!(failure, @"
+    error: no conversation of good/set/task__1 is recorded
+    hint: only models, and agents behind the model gateway, have conversations
+    ");
+}

@@ -1,0 +1,132 @@
+//! The status of every planned trial, finished or not, and whether the job still runs.
+
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use serde::Serialize;
+
+use super::SavedJob;
+use rollout_core::{
+    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
+    result::{Standing, TrialResult},
+};
+
+/// The status of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialStatus {
+    /// Its reward reaches the threshold of its dataset.
+    Solved,
+    /// Its reward is lower.
+    Unsolved,
+    /// It completed without a reward, because none was asked for.
+    Unscored,
+    /// An error prevented a reward.
+    Failed,
+    /// It runs now.
+    Running,
+    /// It has no result, and does not run.
+    Missing,
+}
+
+impl TrialStatus {
+    /// The status of a finished trial.
+    pub fn of(result: &TrialResult) -> Self {
+        match (result.standing(), result.is_solved()) {
+            (Standing::Failed | Standing::Skipped, _) => Self::Failed,
+            (Standing::Completed, Some(true)) => Self::Solved,
+            (Standing::Completed, Some(false)) => Self::Unsolved,
+            (Standing::Completed, None) => Self::Unscored,
+        }
+    }
+
+    /// The name in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Solved => "solved",
+            Self::Unsolved => "unsolved",
+            Self::Unscored => "unscored",
+            Self::Failed => "failed",
+            Self::Running => "running",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+impl SavedJob {
+    /// The number of planned trials.
+    pub fn planned(&self) -> u64 {
+        let attempts = self.header.tasks.iter().map(|task| u64::from(self.header.attempts_of(task)));
+        self.header.agents.len() as u64 * attempts.sum::<u64>()
+    }
+
+    /// Whether a process runs the job now.
+    ///
+    /// It holds a lock on the journal. The lock is looked up instead of tried, because trying it could make a process
+    /// fail that wants to run the job.
+    pub fn is_running(&self) -> bool {
+        let Ok(journal) = fs::metadata(self.dir.journal()) else { return false };
+        let Ok(locks) = fs::read_to_string("/proc/locks") else { return false };
+        holds_lock(&locks, journal.ino())
+    }
+
+    /// The planned trials, in the order of the plan.
+    pub fn ids(&self) -> impl Iterator<Item = (TrialIndex, TrialId)> + '_ {
+        let of_task = |task| (1..=self.header.attempts_of(task)).map(move |attempt| (task, attempt));
+        let of_agent = move |agent| {
+            self.header.tasks.iter().flat_map(of_task).map(move |(task, attempt)| (agent, task, attempt))
+        };
+        let ids = self.header.agents.iter().flat_map(of_agent).zip(0..);
+        ids.filter_map(|((agent, task, attempt), index)| {
+            Some((TrialIndex(index), id(agent, &task.dataset, &task.name, attempt)?))
+        })
+    }
+
+    /// The planned trials without a result, in the order of the plan. A trial runs if its directory exists in a running
+    /// job; trials without directories, such as rollouts, are reported as missing until they end.
+    pub fn unfinished(&self) -> impl Iterator<Item = (TrialIndex, TrialId, TrialStatus)> + '_ {
+        let is_running = self.is_running();
+        self.ids().filter(|(index, _)| self.place(*index).is_none()).map(move |(index, id)| {
+            let runs = is_running && self.dir.trial(&id).path().is_dir();
+            (index, id, if runs { TrialStatus::Running } else { TrialStatus::Missing })
+        })
+    }
+}
+
+/// A trial by its names; None if the journal was changed by hand and a name is invalid.
+fn id(agent: &str, dataset: &str, task: &str, attempt: u32) -> Option<TrialId> {
+    Some(TrialId {
+        agent: AgentName::new(agent).ok()?,
+        dataset: DatasetName::new(dataset).ok()?,
+        task: TaskName::new(task).ok()?,
+        attempt,
+    })
+}
+
+/// Whether a line of `/proc/locks` is a lock of the file. Devices are not compared, because some file systems report
+/// another device there than for the file.
+fn holds_lock(locks: &str, inode: u64) -> bool {
+    let inode = inode.to_string();
+    locks.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        // A process that waits for the lock has an arrow in the second column.
+        let kind = fields.next();
+        kind == Some("FLOCK")
+            && fields.nth(3).and_then(|file| file.rsplit(':').next()) == Some(inode.as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_found_by_the_inode_of_its_file() {
+        let locks = "1: POSIX  ADVISORY  READ 719 fe:00:4718681 128 128\n\
+                     2: FLOCK  ADVISORY  WRITE 803 fe:00:4718682 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 804 fe:00:77 0 EOF\n";
+        assert!(holds_lock(locks, 4_718_682));
+        assert!(!holds_lock(locks, 4_718_681), "another kind of lock");
+        assert!(!holds_lock(locks, 77), "a process that waits for the lock");
+        assert!(!holds_lock(locks, 682), "a part of the number");
+    }
+}
