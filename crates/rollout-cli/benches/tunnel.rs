@@ -135,14 +135,10 @@ async fn environment(root: &Path, kind: &str, config: &str, image: &str) -> Box<
     };
     let image = provider.prepare(request).await.expect("prepare the image");
     let spec = EnvironmentSpec {
-        origin,
-        image: &image,
-        name: "bench",
-        cpus: Cpus { millis: 2000 },
-        memory: Bytes(1 << 30),
-        storage: Bytes(1 << 30),
-        hosts: &[],
-        private_dirs: &[],
+        cpus: Some(Cpus { millis: 2000 }),
+        memory: Some(Bytes(1 << 30)),
+        storage: Some(Bytes(1 << 30)),
+        ..EnvironmentSpec::new(origin, &image, "bench")
     };
     provider.create(spec).await.expect("create an environment")
 }

@@ -187,6 +187,10 @@ pub(crate) struct Run {
     #[arg(long)]
     pub strict: bool,
 
+    /// Run tasks that use unsupported settings, without what is missing; each result lists it
+    #[arg(long)]
+    pub allow_unsupported: bool,
+
     /// Run only agents whose name matches this pattern. Without a job file: the agent to run, which is a
     /// name of `rollout agents list`, oracle, nop, or the path of a preset. Can be repeated
     #[arg(short, long, value_name = "AGENT", help_heading = "Selection")]

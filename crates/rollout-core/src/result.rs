@@ -39,6 +39,9 @@ pub struct TrialResult {
     /// Other rewards by name, from `reward.json`.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub rewards: IndexMap<String, f64>,
+    /// The steps that ran, of a task that has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepResult>,
     /// Known costs in US dollars: the sum of the next two.
     pub cost: f64,
     /// Cost of the environment; 0 on this machine.
@@ -91,6 +94,7 @@ impl TrialResult {
             reward: None,
             pass_threshold: DEFAULT_PASS_THRESHOLD,
             rewards: IndexMap::new(),
+            steps: Vec::new(),
             cost: 0.0,
             environment_cost: 0.0,
             model_cost: None,
@@ -126,6 +130,24 @@ impl TrialResult {
             Some(_) => Standing::Failed,
         }
     }
+}
+
+/// The outcome of one step of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepResult {
+    /// The name of the step.
+    pub name: String,
+    /// The reward, if there is one.
+    pub reward: Option<f64>,
+    /// Other rewards by name.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub rewards: IndexMap<String, f64>,
+    /// Seconds of the agent.
+    pub agent_execution_sec: Option<f64>,
+    /// Seconds of the tests.
+    pub verifier_sec: Option<f64>,
+    /// The error.
+    pub error: Option<TrialError>,
 }
 
 /// How a trial counts in the job's totals.

@@ -15,10 +15,12 @@ mod engine;
 mod failure;
 mod images;
 mod names;
+mod network;
 mod owner;
 mod raw;
 mod reaper;
 mod settings;
+mod startup;
 mod sweep;
 mod terminal;
 mod trace;
@@ -46,7 +48,8 @@ use self::{
 use crate::{
     dockerfile::check_dockerfile,
     environment::{
-        Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage, Provider,
+        Demand, Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, ImageStartup,
+        PreparedImage, Provider,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -73,7 +76,8 @@ pub(super) struct Docker {
 #[derive(Debug, Clone)]
 struct ImageConfig {
     user: Option<String>,
-    health_check: bool,
+    workdir: String,
+    startup: ImageStartup,
 }
 
 /// Why the provider does not start.
@@ -126,7 +130,8 @@ impl Docker {
         let found = found.config.unwrap_or_default();
         let config = ImageConfig {
             user: found.user.filter(|user| !user.is_empty()),
-            health_check: found.healthcheck.is_some(),
+            workdir: found.working_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| "/".to_owned()),
+            startup: startup::of_image(found.healthcheck, found.labels.as_ref()),
         };
         let mut configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
         configs.insert(reference.to_owned(), config.clone());
@@ -148,12 +153,12 @@ impl Docker {
             ))
         };
         let processors = Cpus { millis: facts.cpus.saturating_mul(1000) };
-        if facts.cpus > 0 && spec.cpus.millis > processors.millis {
-            return Err(refuse(spec.cpus.to_string(), "CPUs", processors.to_string()));
+        if let Some(cpus) = spec.cpus.filter(|cpus| facts.cpus > 0 && cpus.millis > processors.millis) {
+            return Err(refuse(cpus.to_string(), "CPUs", processors.to_string()));
         }
-        if facts.memory > 0 && spec.memory.0 > facts.memory {
+        if let Some(memory) = spec.memory.filter(|memory| facts.memory > 0 && memory.0 > facts.memory) {
             let mebibytes = |bytes: u64| Bytes(bytes >> 20 << 20).to_string();
-            return Err(refuse(mebibytes(spec.memory.0), "of memory", mebibytes(facts.memory)));
+            return Err(refuse(mebibytes(memory.0), "of memory", mebibytes(facts.memory)));
         }
         Ok(())
     }
@@ -178,6 +183,19 @@ impl Provider for Docker {
         if docker_image.is_some() { Ok(()) } else { check_dockerfile(context) }
     }
 
+    fn refusal(&self, demand: Demand) -> Option<String> {
+        match demand {
+            Demand::Gpus | Demand::NoNetwork | Demand::ImageStartup => None,
+            Demand::NetworkChanges => match self.settings.network.as_deref() {
+                Some(network) if network == "host" || network.starts_with("container:") => Some(format!(
+                    "the network of a running container cannot be changed with `network: {network}`"
+                )),
+                _ => None,
+            },
+            Demand::Compose => Some("compose files are not supported".to_owned()),
+        }
+    }
+
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         let work = async {
             let reference = self.images.prepare(request, &self.settings).await?;
@@ -191,12 +209,13 @@ impl Provider for Docker {
         let config = self.image_config(&spec.image.reference).await?;
         let user = self.settings.user.clone().or(config.user);
         loop {
-            let storage = self.limits_storage.load(Ordering::Relaxed);
+            let storage = spec.storage.is_some() && self.limits_storage.load(Ordering::Relaxed);
             let plan = Plan {
                 settings: &self.settings,
                 spec,
                 user: user.clone(),
-                health_check: config.health_check,
+                workdir: spec.workdir.unwrap_or(&config.workdir),
+                startup: config.startup.clone(),
                 storage,
             };
             match DockerEnvironment::create(&self.engine, plan).await {

@@ -38,6 +38,11 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Why the provider cannot meet a demand of a task; `None` if it can.
+    fn refusal(&self, demand: Demand) -> Option<String> {
+        Some(format!("the {} provider does not support {demand}", self.name()))
+    }
+
     /// Builds or fetches the task's image, once per content, also for concurrent requests.
     ///
     /// Dropping the future cancels the work, unless another trial waits for the same image.
@@ -54,6 +59,33 @@ pub trait Provider: Send + Sync {
 
     /// Waits until background removals are finished, so that a job does not end before.
     async fn settle(&self) {}
+}
+
+/// A demand of a task beyond an image and limits, which some providers cannot meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// GPUs inside.
+    Gpus,
+    /// No network for the whole life of an environment.
+    NoNetwork,
+    /// A network that is taken away, and given back, while an environment runs.
+    NetworkChanges,
+    /// Several containers, described by a compose file.
+    Compose,
+    /// The `ENTRYPOINT` and `HEALTHCHECK` of an image.
+    ImageStartup,
+}
+
+impl std::fmt::Display for Demand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Gpus => "GPUs",
+            Self::NoNetwork => "environments without a network",
+            Self::NetworkChanges => "a different network in a single phase",
+            Self::Compose => "docker-compose files",
+            Self::ImageStartup => "ENTRYPOINT and HEALTHCHECK of images",
+        })
+    }
 }
 
 /// The message for an image that must be built although there is no Dockerfile.
@@ -117,12 +149,12 @@ pub struct EnvironmentTemplate {
     pub docker_image: Option<String>,
     /// The timeout for preparing the image.
     pub build_timeout: Duration,
-    /// Requested CPUs.
-    pub cpus: Cpus,
-    /// Requested memory.
-    pub memory: Bytes,
-    /// Requested storage.
-    pub storage: Bytes,
+    /// Requested CPUs; `None` means no limit.
+    pub cpus: Option<Cpus>,
+    /// Requested memory; `None` means no limit.
+    pub memory: Option<Bytes>,
+    /// Requested storage; `None` means no limit.
+    pub storage: Option<Bytes>,
 }
 
 /// An image that can be started.
@@ -141,17 +173,85 @@ pub struct EnvironmentSpec<'a> {
     pub image: &'a PreparedImage,
     /// A readable name, unique among the running environments of this process.
     pub name: &'a str,
-    /// Requested CPUs.
-    pub cpus: Cpus,
-    /// Requested memory.
-    pub memory: Bytes,
-    /// Requested storage.
-    pub storage: Bytes,
+    /// Requested CPUs; `None` means no limit.
+    pub cpus: Option<Cpus>,
+    /// Requested memory; `None` means no limit.
+    pub memory: Option<Bytes>,
+    /// Requested storage; `None` means no limit.
+    pub storage: Option<Bytes>,
+    /// Requested GPUs.
+    pub gpus: u64,
+    /// The directory in which commands start, created if it is missing; `None` means the image's.
+    pub workdir: Option<&'a str>,
+    /// Whether the environment has no network, whatever the settings of the provider are.
+    pub no_network: bool,
     /// Names of other hosts, with their addresses, that resolve inside.
     pub hosts: &'a [(String, String)],
     /// Directories that the verifier's commands and file operations see separately, empty at first, and that
     /// the agent's processes cannot reach, if the provider supports it.
     pub private_dirs: &'a [&'a str],
+}
+
+impl<'a> EnvironmentSpec<'a> {
+    /// An environment without limits, with the settings of its image.
+    pub fn new(origin: Origin<'a>, image: &'a PreparedImage, name: &'a str) -> Self {
+        Self {
+            origin,
+            image,
+            name,
+            cpus: None,
+            memory: None,
+            storage: None,
+            gpus: 0,
+            workdir: None,
+            no_network: false,
+            hosts: &[],
+            private_dirs: &[],
+        }
+    }
+}
+
+/// The programs that an image wants to be started by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImageStartup {
+    /// `ENTRYPOINT`: a program and its arguments.
+    pub entrypoint: Vec<String>,
+    /// `HEALTHCHECK`.
+    pub healthcheck: Option<ImageHealthcheck>,
+}
+
+/// The `HEALTHCHECK` of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageHealthcheck {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The time between two runs.
+    pub interval: Duration,
+    /// The time that a run may take.
+    pub timeout: Duration,
+    /// The time after the start in which failures do not count.
+    pub start_period: Duration,
+    /// How many failures in a row make the environment unhealthy.
+    pub retries: u64,
+}
+
+/// The users of commands, as `name|uid[:group|gid]`; `None` means the image's user.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CommandUsers {
+    /// The user of the agent's commands.
+    pub agent: Option<String>,
+    /// The user of the verifier's commands.
+    pub verifier: Option<String>,
+}
+
+impl CommandUsers {
+    /// The user of commands of a role.
+    pub fn of(&self, role: CommandRole) -> Option<&str> {
+        match role {
+            CommandRole::Agent => self.agent.as_deref(),
+            CommandRole::Verifier => self.verifier.as_deref(),
+        }
+    }
 }
 
 /// A running container.
@@ -168,6 +268,32 @@ pub trait Environment: Send + Sync {
     /// Whether the agent's processes can reach neither the private directories nor the verifier's processes.
     fn isolates_verifier(&self) -> bool {
         false
+    }
+
+    /// The directory in which commands start.
+    fn workdir(&self) -> &str {
+        "/"
+    }
+
+    /// The programs that its image wants to be started. No provider starts them by itself.
+    fn startup(&self) -> ImageStartup {
+        ImageStartup::default()
+    }
+
+    /// Sets the users of later commands.
+    fn set_users(&self, users: CommandUsers) -> Result<(), EnvironmentError> {
+        if users == CommandUsers::default() {
+            return Ok(());
+        }
+        let reason = "this provider cannot run commands as another user than the image's";
+        Err(EnvironmentError::Command(reason.to_owned()))
+    }
+
+    /// Takes the network away, or gives it back. Loopback stays.
+    async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {
+        let _ = connected;
+        let reason = "this provider cannot change the network of a running environment";
+        Err(EnvironmentError::Command(reason.to_owned()))
     }
 
     /// The address for other environments of the same provider; `None` if they cannot reach it.

@@ -14,7 +14,10 @@ mod tunnel;
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -33,7 +36,10 @@ use self::{
     send::{SendError, Source},
 };
 use crate::{
-    environment::{CopyMode, CopyOut, CopyReport, EnvironmentError, Exec, Exit, FileChange, FileRead},
+    environment::{
+        CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, EnvironmentError, Exec, Exit, FileChange,
+        FileRead,
+    },
     receive::{LOG_LIMITS, Receive, ReceiveError, Received, start_of},
 };
 
@@ -79,6 +85,7 @@ pub struct Guest {
     connection: Connection,
     pumps: Pumps,
     user: Option<String>,
+    users: Mutex<CommandUsers>,
     stays: AtomicBool,
 }
 
@@ -91,7 +98,7 @@ impl Guest {
         user: Option<String>,
     ) -> Result<Self, EnvironmentError> {
         let connection = Connection::open(reader, writer).await?;
-        Ok(Self { connection, pumps: Pumps::default(), user, stays: false.into() })
+        Ok(Self { connection, pumps: Pumps::default(), user, users: Mutex::default(), stays: false.into() })
     }
 
     /// Copies a host file, or the content of a host directory, to a path inside.
@@ -218,13 +225,23 @@ impl Guest {
         self.connection.call(&request)?.done().await
     }
 
+    /// Sets the users of later commands.
+    pub fn set_users(&self, users: CommandUsers) {
+        *self.users.lock().unwrap_or_else(PoisonError::into_inner) = users;
+    }
+
+    fn user_of(&self, role: CommandRole) -> Option<String> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.of(role).map(str::to_owned).or_else(|| self.user.clone())
+    }
+
     /// Runs a command to its end or its deadline. At the deadline, or when the future is dropped, all its
     /// processes are killed.
     pub async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
         let request = GuestRequest::Exec {
             argv: command.argv.iter().map(|word| (*word).to_owned()).collect(),
             env: command.env.to_vec(),
-            user: self.user.clone(),
+            user: self.user_of(command.role),
             deadline: command.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         };
         let (Call { mut ticket, replies }, taken) = self.connection.command(&request)?;

@@ -33,8 +33,8 @@ pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePo
 pub use connect::{ConnectError, check, connect};
 pub use dockerfile::check_dockerfile;
 pub use environment::{
-    CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec,
-    EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead, ImageProblem, ImageRequest,
-    Origin, Outcome, PreparedImage, Provider,
+    CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Demand, Environment, EnvironmentError,
+    EnvironmentSpec, EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead,
+    ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome, PreparedImage, Provider,
 };
 pub use host::{DockerAccess, HostPaths};

@@ -26,8 +26,8 @@ use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
     environment::{
-        Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage, Provider,
-        no_dockerfile,
+        Demand, Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage,
+        Provider, no_dockerfile,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -211,6 +211,21 @@ impl Provider for Native {
         }
     }
 
+    fn refusal(&self, demand: Demand) -> Option<String> {
+        let reason = match demand {
+            Demand::NoNetwork => return None,
+            Demand::Gpus => "the native environment has no GPUs; use `environment.type: docker`",
+            Demand::NetworkChanges => {
+                "the network of a native environment cannot be changed while it runs; use `environment.type: docker`"
+            }
+            Demand::ImageStartup => {
+                "the native environment does not start them; use `environment.type: docker`"
+            }
+            Demand::Compose => "compose files need `environment.type: docker`",
+        };
+        Some(reason.to_owned())
+    }
+
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         self.prepared.once(request, self.image_of(request)).await
     }
@@ -224,14 +239,14 @@ impl Provider for Native {
             EnvironmentError::Start(format!("the image {} was not prepared", spec.image.reference))
         })?;
         let limits = SandboxLimits {
-            cpus_millis: Some(spec.cpus.millis),
-            memory_bytes: Some(spec.memory.0),
+            cpus_millis: spec.cpus.map(|cpus| cpus.millis),
+            memory_bytes: spec.memory.map(|memory| memory.0),
             pids: Some(self.pids),
         };
         let sandbox = SandboxSpec {
             name: spec.name.to_owned(),
             image,
-            network: self.network,
+            network: if spec.no_network { Network::None } else { self.network },
             limits,
             private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
         };
@@ -242,7 +257,10 @@ impl Provider for Native {
             )),
             error => EnvironmentError::Start(chain(&error)),
         })?;
-        let environment = NativeEnvironment::new(sandbox);
+        let environment = NativeEnvironment::new(sandbox, spec.workdir);
+        if let Some(workdir) = spec.workdir {
+            environment.make_workdir(workdir).await?;
+        }
         if !spec.hosts.is_empty() {
             environment.add_hosts(spec.hosts).await?;
         }
@@ -261,7 +279,7 @@ impl Provider for Native {
             .reopen(Path::new(place))
             .await
             .map_err(|error| EnvironmentError::Start(chain(&error)))?;
-        Ok(Box::new(NativeEnvironment::new(sandbox)))
+        Ok(Box::new(NativeEnvironment::new(sandbox, None)))
     }
 
     async fn settle(&self) {

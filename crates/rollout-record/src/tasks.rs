@@ -56,18 +56,20 @@ pub struct TaskRecord {
 /// The limits of a task's trials, as set by the task and the job. Each trial records which of them were enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TaskLimits {
-    /// Cores.
-    pub cpus: f64,
-    /// Bytes of memory.
-    pub memory_bytes: u64,
-    /// Bytes on the disk.
-    pub storage_bytes: u64,
+    /// Cores; none means no limit.
+    pub cpus: Option<f64>,
+    /// Bytes of memory; none means no limit.
+    pub memory_bytes: Option<u64>,
+    /// Bytes on the disk; none means no limit.
+    pub storage_bytes: Option<u64>,
     /// Seconds for building or fetching the image.
     pub build_timeout_sec: f64,
     /// Seconds for installing the agent.
     pub install_timeout_sec: f64,
     /// Seconds for the agent.
-    pub agent_timeout_sec: f64,
+    ///
+    /// None means no limit.
+    pub agent_timeout_sec: Option<f64>,
     /// Seconds for the tests.
     pub verifier_timeout_sec: f64,
 }

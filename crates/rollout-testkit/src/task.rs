@@ -21,6 +21,11 @@ impl TestTask {
             .tests("if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n")
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Replaces or adds a file of the task.
     pub fn file(mut self, path: &str, content: &str) -> Self {
         self.files.push((path.to_owned(), content.to_owned()));

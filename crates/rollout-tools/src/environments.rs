@@ -83,14 +83,10 @@ impl Environments {
         };
         let image = provider.prepare(request).await.map_err(|error| failed(&error))?;
         let spec = EnvironmentSpec {
-            origin,
-            image: &image,
-            name,
-            cpus: self.settings.cpus,
-            memory: self.settings.memory,
-            storage: defaults.storage,
-            hosts: &[],
-            private_dirs: &[],
+            cpus: Some(self.settings.cpus),
+            memory: Some(self.settings.memory),
+            storage: defaults.bounds(false).storage,
+            ..EnvironmentSpec::new(origin, &image, name)
         };
         provider.create(spec).await.map_err(|error| failed(&error))
     }

@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 use indexmap::IndexMap;
 
 use super::rollouts::Unusable;
+use crate::config::STORAGE;
 use crate::rollouts::Rollouts;
 use crate::{
     config::{
@@ -462,9 +463,9 @@ fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTempl
         context,
         docker_image,
         build_timeout: Duration::try_from_secs_f64(defaults.build_timeout_sec).unwrap_or(Duration::MAX),
-        cpus: container.cpus,
-        memory: container.memory,
-        storage: defaults.storage,
+        cpus: Some(container.cpus),
+        memory: Some(container.memory),
+        storage: Some(STORAGE),
     }
 }
 

@@ -186,10 +186,13 @@ impl Provider for DockerCommand {
     }
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        if spec.memory.0 > self.engine.mem_total {
+        // For the client, 0 means no limit.
+        let (cpus, memory) =
+            (spec.cpus.map_or(0, |cpus| cpus.millis), spec.memory.map_or(0, |memory| memory.0));
+        if memory > self.engine.mem_total {
             return Err(EnvironmentError::Resources(format!(
-                "{} bytes of memory are wanted, and the engine's machine has {}",
-                spec.memory.0, self.engine.mem_total
+                "{memory} bytes of memory are wanted, and the engine's machine has {}",
+                self.engine.mem_total
             )));
         }
         let image = &spec.image.reference;
@@ -197,8 +200,8 @@ impl Provider for DockerCommand {
         let user = user.map_err(EnvironmentError::Start)?;
         let user = if user.is_empty() { "0:0".to_owned() } else { user };
         let name = new_name();
-        let cpus = format!("{}.{:03}", spec.cpus.millis / 1000, spec.cpus.millis % 1000);
-        let (memory, pids) = (spec.memory.0.to_string(), self.settings.pids.to_string());
+        let cpus = format!("{}.{:03}", cpus / 1000, cpus % 1000);
+        let (memory, pids) = (memory.to_string(), self.settings.pids.to_string());
         let (job, label) = (format!("{JOB_LABEL}={}", spec.origin.job), format!("{USER_LABEL}={user}"));
         let guest = self.guest.display();
         let mount = format!("type=bind,readonly,source={guest},target={}", guest::PROGRAM_PATH);

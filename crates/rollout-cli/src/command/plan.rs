@@ -115,7 +115,7 @@ fn task_of(plan: &Plan, index: TrialIndex) -> Result<Option<Timeouts>, String> {
     let is_its = |task: &&PlanTask| task.dataset() == &trial.dataset && task.name() == trial.task.as_str();
     let task = plan.tasks().iter().find(is_its);
     match task.map(|task| (task.container(), task.problem())) {
-        Some((Some(task), _)) => Ok(Some(Timeouts::new(plan.config(), &task.config))),
+        Some((Some(task), _)) => Ok(Some(Timeouts::new(plan.config(), task))),
         Some((_, Some(problem))) => Err(problem.to_string()),
         Some((None, None)) => Ok(None),
         None => unreachable!("a trial's task is a task of its plan"),

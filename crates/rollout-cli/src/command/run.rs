@@ -64,7 +64,11 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
             let overrides = overrides(args);
             (load::job(job, &load::overrides(&overrides)?)?, overrides)
         }
-        None => (quick::job(args, &load::overrides(&args.set)?)?, args.set.clone()),
+        None => {
+            let mut overrides = args.set.clone();
+            overrides.extend(args.allow_unsupported.then(|| "allow_unsupported=true".to_owned()));
+            (quick::job(args, &load::overrides(&overrides)?)?, overrides)
+        }
     };
     planned(loaded, overrides, &selection, args.strict).await
 }
@@ -157,6 +161,7 @@ fn overrides(args: &Run) -> Vec<String> {
     let mut overrides = args.set.clone();
     overrides.extend(args.attempts.map(|attempts| format!("n_attempts={attempts}")));
     overrides.extend(args.concurrency.map(|trials| format!("n_concurrent_trials={trials}")));
+    overrides.extend(args.allow_unsupported.then(|| "allow_unsupported=true".to_owned()));
     overrides.extend(args.environment.as_ref().map(|kind| format!("environment.type={kind}")));
     overrides
 }

@@ -53,15 +53,13 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     let log = scratch.path().join("build.txt");
     let origin = Origin { job: "shell", trial: task.name.as_str() };
     let image = provider.prepare(task.image_request(origin, false, &log)).await?;
+    let bounds = task.bounds();
     let spec = EnvironmentSpec {
-        origin,
-        image: &image,
-        name: task.name.as_str(),
-        cpus: task.config.cpus,
-        memory: task.config.memory,
-        storage: task.config.storage,
-        hosts: &[],
-        private_dirs: &[],
+        cpus: bounds.cpus,
+        memory: bounds.memory,
+        storage: bounds.storage,
+        workdir: task.config.workdir.as_deref(),
+        ..EnvironmentSpec::new(origin, &image, task.name.as_str())
     };
     let environment = provider.create(spec).await?;
     let session = async {

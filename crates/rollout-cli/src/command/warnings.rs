@@ -112,8 +112,13 @@ pub(crate) fn who(names: &[String]) -> String {
 pub(crate) fn findings(findings: &[Finding], certain: bool) -> Vec<String> {
     let label = if certain { paint(BAD, "error:") } else { paint(ODD, "warning:") };
     let mut lines = Vec::new();
-    let kinds =
-        [FindingKind::UnknownImage, FindingKind::Dockerfile, FindingKind::Script, FindingKind::ModelServer];
+    let kinds = [
+        FindingKind::UnknownImage,
+        FindingKind::Dockerfile,
+        FindingKind::Script,
+        FindingKind::Unsupported,
+        FindingKind::ModelServer,
+    ];
     for kind in kinds {
         let of_kind: Vec<_> = findings.iter().filter(|finding| finding.kind == kind).collect();
         for finding in of_kind.iter().take(SHOWN) {
@@ -124,6 +129,7 @@ pub(crate) fn findings(findings: &[Finding], certain: bool) -> Vec<String> {
                 FindingKind::UnknownImage => "unknown image",
                 FindingKind::Dockerfile => "Dockerfile problem",
                 FindingKind::Script => "script problem",
+                FindingKind::Unsupported => "unsupported setting",
                 FindingKind::ModelServer => "model server problem",
             };
             lines.push(format!("{label} {} more", count(more as u64, what)));

@@ -43,6 +43,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         reward: outcome.ok(),
         pass_threshold: 1.0,
         rewards: Default::default(),
+        steps: Vec::new(),
         cost: 0.0,
         environment_cost: 0.0,
         model_cost: None,

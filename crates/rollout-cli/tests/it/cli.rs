@@ -350,7 +350,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     let task = |path: &str| dir.path().join("tasks").join(path);
     fs::remove_dir_all(task("no-tests/tests")).unwrap();
     fs::remove_dir_all(task("odd/solution")).unwrap();
-    fs::write(task("odd/task.toml"), "[environment]\ngpus = 1\n").unwrap();
+    fs::write(task("odd/task.toml"), "[environment]\nos = \"windows\"\n").unwrap();
     fs::write(task("wrong/task.toml"), "[agent]\ntimeout_sec = \"soon\"\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["validate", "tasks"]), @r#"
     task no-tests
@@ -387,7 +387,6 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     ✓ tasks/odd (1 task): 2 warnings
     --- exit 0
     ");
-    assert_eq!(rollout(dir.path(), &["validate", "tasks/odd", "--strict"]).status.code(), Some(2));
 }
 
 #[test]
@@ -396,7 +395,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     rollout(dir.path(), &["init", "job", "."]);
     rollout(dir.path(), &["init", "task", "tasks/broken"]);
     fs::remove_file(dir.path().join("tasks/broken/tests/test.sh")).unwrap();
-    fs::write(dir.path().join("tasks/hello/task.toml"), "[environment]\ngpus = 1\n").unwrap();
+    fs::write(dir.path().join("tasks/hello/task.toml"), "[environment]\nos = \"windows\"\n").unwrap();
     rollout(dir.path(), &["init", "task", "tasks/fine"]);
     fs::write(dir.path().join("tasks/fine/task.toml"), "[environment]\nmemory = \"2048\"\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--strict"]), @"

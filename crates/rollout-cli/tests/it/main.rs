@@ -29,6 +29,7 @@ mod export_tables;
 mod faults;
 mod gateway;
 mod growth;
+mod harbor;
 mod hostile;
 mod http;
 mod jobs;

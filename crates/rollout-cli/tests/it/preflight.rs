@@ -129,10 +129,10 @@ fn warnings_that_tasks_share_are_given_once_with_their_details() {
     let said = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0).stderr();
     insta::assert_snapshot!(said, @"
     warning: task a and 2 others: unknown key `agent.timeout`, which is ignored; did you mean `timeout_sec`?
-    warning: task a and 2 others: `environment.gpus` is not supported: the environment gets no GPU
+    warning: task set/a and 2 others: `environment.gpus` is not supported: the native environment has no GPUs; use `environment.type: docker`
     ");
-    let shown = job.rollout(&["validate", "job.yaml"]).expect(0).stdout();
-    assert_eq!(shown.matches("the same in task b and 1 other").count(), 2, "{shown}");
+    let shown = job.rollout(&["validate", "job.yaml"]).expect(2).stdout();
+    assert_eq!(shown.matches("the same in task b and 1 other").count(), 1, "{shown}");
 }
 
 #[test]

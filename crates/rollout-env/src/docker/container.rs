@@ -19,15 +19,15 @@ use super::{
     ending::why_ended,
     failure,
     images::SNAPSHOTS,
-    names,
+    names, network,
     reaper::{self, Container},
-    settings::Settings,
+    settings::{self, Settings},
     terminal,
 };
 use crate::{
     environment::{
-        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-        FileChange, FileRead, Origin,
+        CommandUsers, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec,
+        Exit, Facts, FileChange, FileRead, ImageStartup, Origin,
     },
     guest::{self, Guest},
 };
@@ -50,6 +50,8 @@ pub(super) struct DockerEnvironment {
     user: Option<String>,
     origin: (String, String),
     facts: Facts,
+    workdir: String,
+    startup: ImageStartup,
 }
 
 /// How a container is created.
@@ -58,9 +60,11 @@ pub(super) struct Plan<'a> {
     pub(super) spec: EnvironmentSpec<'a>,
     /// The user of commands.
     pub(super) user: Option<String>,
-    /// Whether the image has a health check. It is disabled, because it would run commands next to those of the
-    /// trial.
-    pub(super) health_check: bool,
+    /// The directory in which commands start.
+    pub(super) workdir: &'a str,
+    /// The programs that the image wants to be started. A health check is disabled, because the engine would run
+    /// its command next to those of the trial.
+    pub(super) startup: ImageStartup,
     /// Whether the engine limits its storage.
     pub(super) storage: bool,
 }
@@ -69,25 +73,27 @@ impl Plan<'_> {
     fn body(&self, engine: &Engine) -> ContainerCreateBody {
         let (settings, spec) = (self.settings, &self.spec);
         let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
-        let memory = i64::try_from(spec.memory.0).unwrap_or(i64::MAX);
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let memory = spec.memory.filter(|_| engine.inner.limits.memory).map(|memory| signed(memory.0));
+        let cpus = spec.cpus.filter(|_| engine.inner.limits.cpus);
+        let gpus = (spec.gpus > 0).then(|| settings::some_gpus(spec.gpus));
         let hosts = spec.hosts.iter().map(|(name, address)| format!("{name}:{address}"));
         let host = HostConfig {
-            nano_cpus: engine
-                .inner
-                .limits
-                .cpus
-                .then(|| i64::try_from(spec.cpus.millis.saturating_mul(1_000_000)).unwrap_or(i64::MAX)),
-            memory: engine.inner.limits.memory.then_some(memory),
+            nano_cpus: cpus.map(|cpus| signed(cpus.millis.saturating_mul(1_000_000))),
+            memory,
             // No swap in addition to the memory.
-            memory_swap: engine.inner.limits.memory.then_some(memory),
+            memory_swap: memory,
             pids_limit: engine.inner.limits.pids.then_some(settings.pids.cast_signed()),
-            storage_opt: self.storage.then(|| [("size".to_owned(), spec.storage.0.to_string())].into()),
-            network_mode: settings.network.clone(),
+            storage_opt: spec
+                .storage
+                .filter(|_| self.storage)
+                .map(|storage| [("size".to_owned(), storage.0.to_string())].into()),
+            network_mode: if spec.no_network { Some("none".to_owned()) } else { settings.network.clone() },
             runtime: settings.runtime.clone(),
             extra_hosts: some(&settings.extra_hosts.iter().cloned().chain(hosts).collect()),
             dns: some(&settings.dns),
             mounts: (!settings.mounts.is_empty()).then(|| settings.mounts.clone()),
-            device_requests: settings.gpus.clone().map(|request| vec![request]),
+            device_requests: settings.gpus.clone().or(gpus).map(|request| vec![request]),
             // All output goes through the guest's stream; otherwise the engine would write it to its disk as
             // well.
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
@@ -100,8 +106,11 @@ impl Plan<'_> {
             user: Some("0:0".to_owned()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
             cmd: Some(Vec::new()),
+            working_dir: spec.workdir.map(str::to_owned),
             healthcheck: self
-                .health_check
+                .startup
+                .healthcheck
+                .is_some()
                 .then(|| HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             attach_stdin: Some(true),
             attach_stdout: Some(true),
@@ -181,7 +190,10 @@ impl DockerEnvironment {
         };
         let limits = engine.inner.limits;
         let enforced = json!({
-            "cpus": limits.cpus, "memory": limits.memory, "pids": limits.pids, "storage": plan.storage,
+            "cpus": limits.cpus && plan.spec.cpus.is_some(),
+            "memory": limits.memory && plan.spec.memory.is_some(),
+            "pids": limits.pids,
+            "storage": plan.storage,
         });
         let Origin { job, trial } = plan.spec.origin;
         Ok(Self {
@@ -191,7 +203,12 @@ impl DockerEnvironment {
             guest: Some(guest),
             user: plan.user,
             origin: (job.to_owned(), trial.to_owned()),
-            facts: Facts { network: plan.settings.network_name().to_owned(), enforced },
+            facts: Facts {
+                network: if plan.spec.no_network { "none" } else { plan.settings.network_name() }.to_owned(),
+                enforced,
+            },
+            workdir: plan.workdir.to_owned(),
+            startup: plan.startup,
         })
     }
 
@@ -218,6 +235,8 @@ impl DockerEnvironment {
             user: Some(label(USER)).filter(|user| !user.is_empty()),
             origin: (label(super::owner::JOB), label(super::owner::TRIAL)),
             facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
+            workdir: "/".to_owned(),
+            startup: ImageStartup::default(),
         })
     }
 
@@ -268,6 +287,23 @@ impl Environment for DockerEnvironment {
 
     fn facts(&self) -> Facts {
         self.facts.clone()
+    }
+
+    fn workdir(&self) -> &str {
+        &self.workdir
+    }
+
+    fn startup(&self) -> ImageStartup {
+        self.startup.clone()
+    }
+
+    fn set_users(&self, users: CommandUsers) -> Result<(), EnvironmentError> {
+        self.guest()?.set_users(users);
+        Ok(())
+    }
+
+    async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {
+        network::set(&self.engine, &self.name, &self.facts.network, connected).await
     }
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {

@@ -27,6 +27,7 @@ use super::{
     credentials::Credentials,
     failure, names,
     settings::Settings,
+    startup,
 };
 use crate::{
     blocking::blocking,
@@ -228,6 +229,8 @@ impl Images {
         hasher.update(base.id.as_bytes());
         hasher.update(Sha256::digest(guest::PROGRAM));
         hasher.update(platform.as_bytes());
+        // Images made before lack the label.
+        hasher.update(startup::ENTRYPOINT);
         let hash = rollout_core::text::hex(&hasher.finalize())[..32].to_owned();
         let reference = format!("{ENVIRONMENTS}:{hash}");
         if self.find(&reference).await?.is_some() {
@@ -257,6 +260,8 @@ impl Images {
     ) -> Result<(), Error> {
         let api = self.engine.patient_api();
         let name = names::container("image");
+        let config = self.inspect(&base.id).await?.and_then(|found| found.config);
+        let entrypoint = config.and_then(|config| config.entrypoint).unwrap_or_default();
         let body = ContainerCreateBody {
             image: Some(base.id.clone()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
@@ -269,12 +274,14 @@ impl Images {
         let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         let archive = guest_archive().map_err(|err| Error::IOError { err })?;
         api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
+        let mut labels = self.engine.inner.owner.committed_labels("env", origin);
+        labels.insert(startup::ENTRYPOINT.to_owned(), startup::label(&entrypoint));
         let commit = Commit {
             container: &name,
             repository: ENVIRONMENTS,
             tag: hash,
             user: None,
-            labels: self.engine.inner.owner.committed_labels("env", origin),
+            labels,
             pause: false,
         };
         self.engine.commit(commit).await?;

@@ -182,6 +182,15 @@ fn gpus() -> Form<DeviceRequest> {
     )
 }
 
+/// A number of GPUs, whichever they are.
+pub(super) fn some_gpus(count: u64) -> DeviceRequest {
+    DeviceRequest {
+        count: Some(i64::try_from(count).unwrap_or(i64::MAX)),
+        capabilities: Some(vec![vec!["gpu".to_owned()]]),
+        ..DeviceRequest::default()
+    }
+}
+
 fn mount(section: &Section<'_>) -> Option<Mount> {
     let MountKeys { kind, source, target, read_only } = MountKeys::read(section)?;
     let absolute = |key: &str, path: &str| {

@@ -1,6 +1,13 @@
 //! A running native environment: the commands and files of its sandbox.
 
-use std::{fs, io, net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use rollout_core::text::chain;
@@ -19,8 +26,8 @@ use super::{
 };
 use crate::{
     environment::{
-        CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts,
-        FileRead, Outcome,
+        CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit,
+        Facts, FileRead, Outcome,
     },
     receive::{LOG_LIMITS, Receive, ReceiveError, Received},
 };
@@ -35,12 +42,16 @@ const MAX_HOSTS_BYTES: u64 = 64 << 10;
 /// Scripts of any user inside write their logs to these directories.
 const SHARED_DIR_MODE: u32 = 0o777;
 
+/// The mode of a working directory that the image does not have, as an engine creates it.
+const WORKDIR_MODE: u32 = 0o755;
+
 /// A running native environment.
 pub(super) struct NativeEnvironment {
     id: String,
     facts: Facts,
     isolates_verifier: bool,
     settings: ImageConfig,
+    users: Mutex<CommandUsers>,
     /// A snapshot restarts it with the same name and files.
     sandbox: RwLock<RunningSandbox>,
     pumps: Pumps,
@@ -48,15 +59,18 @@ pub(super) struct NativeEnvironment {
 }
 
 impl NativeEnvironment {
-    pub(super) fn new(sandbox: RunningSandbox) -> Self {
+    pub(super) fn new(sandbox: RunningSandbox, workdir: Option<&str>) -> Self {
         let network = network_name(sandbox.spec().network);
+        let image = sandbox.spec().image.config();
+        let workdir = workdir.unwrap_or(&image.workdir);
         let mut enforced = serde_json::to_value(sandbox.enforced()).unwrap_or_default();
         enforced["storage"] = false.into();
         Self {
             id: sandbox.id().to_owned(),
             facts: Facts { network: network.to_owned(), enforced },
             isolates_verifier: !sandbox.spec().private_dirs.is_empty(),
-            settings: sandbox.spec().image.config().clone(),
+            settings: ImageConfig { workdir: workdir.to_owned(), ..image.clone() },
+            users: Mutex::default(),
             sandbox: RwLock::new(sandbox),
             pumps: Pumps::default(),
             tunnels: Tunnels::default(),
@@ -74,8 +88,18 @@ impl NativeEnvironment {
         self.sandbox().await.write_file(HOSTS, &file, 0o644).await.map_err(copy_error)
     }
 
+    /// Creates the working directory, if it is missing.
+    pub(super) async fn make_workdir(&self, path: &str) -> Result<(), EnvironmentError> {
+        self.sandbox().await.make_dir(path, WORKDIR_MODE, false).await.map_err(copy_error)
+    }
+
     async fn sandbox(&self) -> RwLockReadGuard<'_, RunningSandbox> {
         self.sandbox.read().await
+    }
+
+    fn user_of(&self, role: CommandRole) -> Option<String> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.of(role).map(str::to_owned).or_else(|| self.settings.user.clone())
     }
 
     fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> SandboxCommand {
@@ -107,6 +131,15 @@ impl Environment for NativeEnvironment {
 
     fn isolates_verifier(&self) -> bool {
         self.isolates_verifier
+    }
+
+    fn workdir(&self) -> &str {
+        &self.settings.workdir
+    }
+
+    fn set_users(&self, users: CommandUsers) -> Result<(), EnvironmentError> {
+        *self.users.lock().unwrap_or_else(PoisonError::into_inner) = users;
+        Ok(())
     }
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
@@ -184,6 +217,7 @@ impl Environment for NativeEnvironment {
             output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
         let request = SandboxCommand {
             nested: command.role == CommandRole::Agent,
+            user: self.user_of(command.role),
             ..self.command(command.argv, command.env, [stdout_end, stderr_end])
         };
         let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;

@@ -101,14 +101,10 @@ impl Interaction for Sandboxed {
         let image = self.image.get_or_try_init(|| self.prepare(origin)).await?;
         let name = format!("{}-{trial}", self.template.name);
         let spec = EnvironmentSpec {
-            origin,
-            image,
-            name: &name,
             cpus: self.template.cpus,
             memory: self.template.memory,
             storage: self.template.storage,
-            hosts: &[],
-            private_dirs: &[],
+            ..EnvironmentSpec::new(origin, image, &name)
         };
         let environment = self.provider.create(spec).await;
         let environment = environment.map_err(|error| failed("cannot start the environment", &error))?;

@@ -136,14 +136,11 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
         let mut start = image.clone();
         for (round, expected) in [("first", "absent"), ("second", "first"), ("third", "first")] {
             let spec = EnvironmentSpec {
-                origin,
-                image: &start,
-                name: round,
-                cpus: Cpus { millis: 1000 },
-                memory: Bytes(256 << 20),
-                storage: Bytes(1 << 30),
-                hosts: &[],
+                cpus: Some(Cpus { millis: 1000 }),
+                memory: Some(Bytes(256 << 20)),
+                storage: Some(Bytes(1 << 30)),
                 private_dirs: PRIVATE_DIRS,
+                ..EnvironmentSpec::new(origin, &start, round)
             };
             let environment = provider.create(spec).await.unwrap();
             let read = environment.read_file("/opt/round", 100).await.unwrap();

@@ -125,14 +125,11 @@ async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
     let request = task.image_request(origin, false, &log);
     let image = provider.prepare(request).await.expect("prepare the image");
     let spec = EnvironmentSpec {
-        origin,
-        image: &image,
-        name: "task-oracle-1",
-        cpus: Cpus { millis: 1000 },
-        memory: Bytes(256 << 20),
-        storage: Bytes(1 << 30),
-        hosts: &[],
+        cpus: Some(Cpus { millis: 1000 }),
+        memory: Some(Bytes(256 << 20)),
+        storage: Some(Bytes(1 << 30)),
         private_dirs: PRIVATE_DIRS,
+        ..EnvironmentSpec::new(origin, &image, "task-oracle-1")
     };
     let environment = provider.create(spec).await.expect("create the environment");
     (environment, scratch)

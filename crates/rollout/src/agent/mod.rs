@@ -23,6 +23,12 @@ pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
             "the oracle runs solution/solve.sh, and {} has none: write one, or leave the oracle out of this job",
             task.dir.display()
         )),
+        // Agents of these kinds have no use for an earlier conversation.
+        AgentKind::Oracle | AgentKind::Nop => None,
+        _ if task.is_harbor && task.files.trajectory => Some(format!(
+            "`trajectory.json` is not supported: the agent cannot continue the conversation in {}",
+            task.dir.join("trajectory.json").display()
+        )),
         _ => None,
     }
 }

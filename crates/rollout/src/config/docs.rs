@@ -9,7 +9,10 @@ use super::{
     preset::{PresetConfig, PresetInstall},
     rubric::RubricKeys,
     stop::StopKeys,
-    task::{TaskAgent, TaskEnvironment, TaskKeys, TaskVerifier},
+    task::{
+        CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment, TaskKeys,
+        TaskSolution, TaskStep, TaskVerifier,
+    },
     tools::ToolKeys,
     user::UserKeys,
 };
@@ -40,6 +43,12 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("task verifier", TaskVerifier::keys()),
         ("task agent", TaskAgent::keys()),
         ("task environment", TaskEnvironment::keys()),
+        ("task solution", TaskSolution::keys()),
+        ("task step", TaskStep::keys()),
+        ("task step agent", StepAgentKeys::keys()),
+        ("task step verifier", StepVerifierKeys::keys()),
+        ("task collect", CollectKeys::keys()),
+        ("task healthcheck", HealthcheckKeys::keys()),
         ("benchmark", RolloutConfig::keys()),
     ]
 }

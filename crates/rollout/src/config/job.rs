@@ -71,11 +71,14 @@ rollout_settings::settings! {
             .refine(|schema| schema["pattern"] = json!("^/"))
             .check(|path, section, key| check_instruction_path(path, section, key))
             .default("/tmp/instruction.md".to_owned()),
-        /// The rules of grading. `harbor` grades after a failed agent and ignores the exit code of test.sh, unless
-        /// `verifier` sets this differently.
+        /// The rules for all tasks. `harbor` gives the rules of Harbor also to tasks without `schema_version`.
         ///
-        /// See [task sets made for Harbor](#task-sets-made-for-harbor).
+        /// See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
         pub compat: Option<Compat> = word(&COMPAT).optional(),
+        /// Runs tasks although a setting of theirs is not supported. Each result lists what is missing.
+        ///
+        /// See [settings that are not supported](tasks.md#settings-that-are-not-supported).
+        pub allow_unsupported: bool = flag(false).recorded_where_written(),
         /// Where trials run.
         pub environment: EnvironmentConfig = section::<EnvironmentKeys>().unset("see below"),
         /// How attempts are graded.
@@ -263,11 +266,20 @@ rollout_settings::settings! {
         /// Whether an attempt is graded if the agent failed or timed out.
         ///
         /// With `run`, error and reward are both recorded.
-        pub after_agent_error: AfterAgentError = word(&AFTER_AGENT_ERROR).default(AfterAgentError::Skip),
+        pub after_agent_error: Option<AfterAgentError> = word(&AFTER_AGENT_ERROR)
+            .optional()
+            .recorded(|policy, _| match policy {
+                Some(AfterAgentError::Run) => json!("run"),
+                Some(AfterAgentError::Skip) | None => json!("skip"),
+            })
+            .unset("`skip`; `run` for Harbor"),
         /// Reads the reward even if test.sh exits non-zero.
         ///
         /// A timeout remains an error.
-        pub ignore_exit_code: bool = flag(false),
+        pub ignore_exit_code: Option<bool> = flag(false)
+            .optional()
+            .recorded(|ignored, _| json!(ignored.unwrap_or(false)))
+            .unset("false; true for Harbor"),
         /// What happens to processes that the agent left running.
         ///
         /// It happens when verification starts.
@@ -296,11 +308,22 @@ impl VerifierConfig {
     /// Sets the defaults of Harbor where the file sets nothing.
     pub(super) fn follow_harbor(&mut self, written: &Section<'_>) {
         if written.node("after_agent_error").is_none() {
-            self.after_agent_error = AfterAgentError::Run;
+            self.after_agent_error = Some(AfterAgentError::Run);
         }
         if written.node("ignore_exit_code").is_none() {
-            self.ignore_exit_code = true;
+            self.ignore_exit_code = Some(true);
         }
+    }
+
+    /// Whether an attempt is graded if the agent failed, by the rules of a task.
+    pub fn after_agent_error(&self, is_harbor: bool) -> AfterAgentError {
+        let usual = if is_harbor { AfterAgentError::Run } else { AfterAgentError::Skip };
+        self.after_agent_error.unwrap_or(usual)
+    }
+
+    /// Whether the reward is read even if test.sh exits non-zero, by the rules of a task.
+    pub fn ignores_exit_code(&self, is_harbor: bool) -> bool {
+        self.ignore_exit_code.unwrap_or(is_harbor)
     }
 }
 

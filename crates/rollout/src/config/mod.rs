@@ -51,7 +51,11 @@ pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use stop::{StopConfig, StopWhen};
-pub use task::{TaskConfig, load_task_config, task_schema};
+pub(crate) use task::STORAGE;
+pub use task::{
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkMode, StepConfig, StepRewards, TaskAmount,
+    TaskBounds, TaskConfig, load_task_config, task_schema,
+};
 pub(crate) use tool_files::{each_path, names_files, resolve};
 pub use tools::{CommandToolConfig, McpConfig, PythonToolConfig, ToolConfig};
 pub use user::{UserConfig, UserKind};

@@ -1,32 +1,52 @@
 //! task.toml.
 
-use std::path::Path;
+mod forms;
+mod keys;
+mod parts;
+mod unknown;
 
-use serde_json::{Map, Value as Json, json};
+use std::{collections::HashSet, path::Path};
 
-use super::job::{VERIFIER_ENVIRONMENTS, VerifierEnvironment, check_absolute};
+use serde_json::{Value as Json, json};
+
+use super::job::VerifierEnvironment;
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
-    Entry, Form, Key, Node, Reader, Section, Settings as _, SourceFiles, Span, Value,
-    diagnostic::{Code, Diagnostic, Problems, Severity, nearest, quoted},
-    forms::{
-        bytes_or_mebibytes, cpus, env, list, mapping, number_or_text, open_section, text, timeout, word,
-    },
+    Entry, Node, Reader, Section, Settings as _, SourceFiles, Span,
+    diagnostic::{Code, Diagnostic, Problems, Severity, quoted},
     toml_file,
+};
+
+pub(super) use self::keys::TaskKeys;
+#[cfg(test)]
+pub(super) use self::keys::{
+    CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment, TaskSolution,
+    TaskStep, TaskVerifier,
+};
+pub use self::parts::{
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkMode, StepConfig, StepRewards, TaskAmount,
 };
 
 /// The maximum size of a task.toml.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The default memory and storage of an environment.
+/// The default CPUs, memory and storage of an environment.
+const CPUS: Cpus = Cpus { millis: 1000 };
 pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
-const STORAGE: Bytes = Bytes(10_000_000_000);
+pub(crate) const STORAGE: Bytes = Bytes(10_000_000_000);
+
+/// The default timeouts of installing and running an agent, in seconds.
+const INSTALL_TIMEOUT_SEC: f64 = 300.0;
+const HARBOR_INSTALL_TIMEOUT_SEC: f64 = 360.0;
+const AGENT_TIMEOUT_SEC: f64 = 600.0;
 
 /// A validated task.toml.
 #[derive(Debug, Clone)]
 pub struct TaskConfig {
     /// The version of the format; `1.0` when absent.
     pub version: String,
+    /// Whether the task is made for Harbor: `schema_version` gives its version.
+    pub is_made_for_harbor: bool,
     /// The origin of the task, as its author describes it.
     pub source: Option<String>,
     /// The author's data under `[metadata]`.
@@ -42,106 +62,93 @@ pub struct TaskConfig {
     pub verifier_image: Option<String>,
     /// The hostname of the agent's environment for test.sh.
     pub verifier_agent_hostname: Option<String>,
-    /// Files that the agent leaves for tests in a separate environment.
-    pub artifacts: Vec<String>,
-    /// Seconds that installing the agent may take.
-    pub agent_install_timeout_sec: f64,
-    /// Seconds that the agent may take.
-    pub agent_timeout_sec: f64,
+    /// The user that runs test.sh.
+    pub verifier_user: Option<String>,
+    /// The network while test.sh runs.
+    pub verifier_network: Option<NetworkMode>,
+    /// Commands that prepare artifacts.
+    pub collect: Vec<CollectConfig>,
+    /// Files that the agent leaves.
+    pub artifacts: Vec<ArtifactConfig>,
+    /// The steps.
+    pub steps: Vec<StepConfig>,
+    /// How the rewards of steps become one.
+    pub step_rewards: StepRewards,
+    /// Seconds that installing the agent may take, if the task sets it.
+    pub agent_install_timeout_sec: Option<f64>,
+    /// Seconds that the agent may take, if the task sets it.
+    pub agent_timeout_sec: Option<f64>,
+    /// The user that installs and runs the agent.
+    pub agent_user: Option<String>,
+    /// The network while the agent works.
+    pub agent_network: Option<NetworkMode>,
+    /// Variables for the solution, as written.
+    pub solution_env: Vec<(String, String)>,
     /// Seconds that building the image may take.
     pub build_timeout_sec: f64,
     /// A prebuilt image, used instead of environment/Dockerfile.
     pub docker_image: Option<String>,
-    /// CPUs of the environment.
-    pub cpus: Cpus,
-    /// Memory of the environment.
-    pub memory: Bytes,
-    /// Storage of the environment.
-    pub storage: Bytes,
+    /// CPUs of the environment, if the task sets them.
+    pub cpus: Option<Cpus>,
+    /// Memory of the environment, if the task sets it.
+    pub memory: Option<TaskAmount>,
+    /// Storage of the environment, if the task sets it.
+    pub storage: Option<TaskAmount>,
+    /// Variables for all commands, as written.
+    pub environment_env: Vec<(String, String)>,
+    /// The directory in which all commands start.
+    pub workdir: Option<String>,
+    /// A command that must succeed before the agent starts.
+    pub healthcheck: Option<HealthcheckConfig>,
+    /// The network of the environment.
+    pub network: Option<NetworkMode>,
+    /// The number of GPUs.
+    pub gpus: u64,
+    /// The kinds of GPUs.
+    pub gpu_types: Vec<String>,
+    /// TPUs, as written.
+    pub tpu: Option<serde_json::Value>,
+    /// The operating system, in lower case.
+    pub os: String,
     /// Unknown keys, by their dotted path.
     pub unknown: serde_json::Map<String, serde_json::Value>,
 }
 
-rollout_settings::settings! {
-    /// The configuration of a task.
-    pub(super) struct TaskKeys {
-        /// The version of the task format.
-        ///
-        /// `schema_version` is another name for it. Anything but 1 or 1.x gives a warning, and is read as 1.0.
-        version: String = number_or_text()
-            .alias("schema_version", "Another spelling of `version`.", number_or_text().shown_default("1.0"))
-            .read_by(|root, _| version(root))
-            .kind("string or number")
-            .default("1.0".to_owned()),
-        /// The origin of the task.
-        source: Option<String> = text().optional(),
-        /// Any data of the author.
-        metadata: Map<String, Json> = mapping()
-            .read_by(|section, key| Some(section.mapping(key)?.entries.iter().map(plain_entry).collect())),
-        /// Files and directories that the agent leaves for tests in a separate environment.
-        ///
-        /// Absolute paths; `/logs/artifacts` is always one of them.
-        artifacts: Vec<String> = artifacts(),
-        /// How an attempt is graded.
-        verifier: TaskVerifier = open_section::<TaskVerifier>(),
-        /// Limits of the agent.
-        agent: TaskAgent = open_section::<TaskAgent>(),
-        /// Where the task is attempted.
-        environment: TaskEnvironment = open_section::<TaskEnvironment>(),
-    }
+/// The limits of a task's environments and agents, by its own rules. `None` means no limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TaskBounds {
+    /// CPUs.
+    pub cpus: Option<Cpus>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Storage.
+    pub storage: Option<Bytes>,
+    /// Seconds that installing the agent may take.
+    pub install_timeout_sec: f64,
+    /// Seconds that the agent may take.
+    pub agent_timeout_sec: Option<f64>,
 }
 
-rollout_settings::settings! {
-    /// How an attempt is graded.
-    pub(super) struct TaskVerifier {
-        /// Seconds that test.sh may take.
-        timeout_sec: f64 = timeout().default(600.0),
-        /// Where test.sh runs.
-        ///
-        /// `shared`: in the agent's environment. `separate`: in a fresh environment, with the artifacts copied in. A
-        /// job may override it.
-        environment_mode: Option<VerifierEnvironment> =
-            word(&VERIFIER_ENVIRONMENTS).optional().unset("`separate` where an image is given, else `shared`"),
-        /// The image of a separate environment for test.sh.
-        image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional().unset("the task's"),
-        /// The hostname of the agent's environment for test.sh.
-        ///
-        /// Only for a separate environment; the agent's processes keep running.
-        agent_hostname: Option<String> = text().check(|name, section, key| check_hostname(name, section, key)).optional(),
-        /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
-        ///
-        /// See [variables](jobs.md#variables-and-secrets).
-        env: Vec<(String, String)> = variables(),
-    }
-}
-
-rollout_settings::settings! {
-    /// Limits of the agent.
-    pub(super) struct TaskAgent {
-        /// Seconds that installing the agent may take.
-        install_timeout_sec: f64 = timeout().default(300.0),
-        /// Seconds that the agent may take.
-        ///
-        /// For the oracle, the timeout of the solution.
-        timeout_sec: f64 = timeout().default(600.0),
-    }
-}
-
-rollout_settings::settings! {
-    /// Where the task is attempted.
-    pub(super) struct TaskEnvironment {
-        /// Seconds that building the image may take.
-        ///
-        /// Waiting time is included.
-        build_timeout_sec: f64 = timeout().default(600.0),
-        /// A prebuilt image, used instead of environment/Dockerfile.
-        docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional(),
-        /// CPUs of the environment.
-        cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
-        /// Memory of the environment.
-        memory: Bytes = bytes_or_mebibytes("memory_mb", "Memory of the environment, in MiB.", amount).default(MEMORY),
-        /// Storage of the environment.
-        storage: Bytes = bytes_or_mebibytes("storage_mb", "Storage of the environment, in MiB.", amount).default(STORAGE),
+impl TaskConfig {
+    /// The limits of the task, by the rules of Harbor or by those of Rollout.
+    pub fn bounds(&self, is_harbor: bool) -> TaskBounds {
+        if is_harbor {
+            TaskBounds {
+                cpus: self.cpus,
+                memory: self.memory.map(|memory| memory.binary),
+                storage: self.storage.map(|storage| storage.binary),
+                install_timeout_sec: self.agent_install_timeout_sec.unwrap_or(HARBOR_INSTALL_TIMEOUT_SEC),
+                agent_timeout_sec: self.agent_timeout_sec,
+            }
+        } else {
+            TaskBounds {
+                cpus: Some(self.cpus.unwrap_or(CPUS)),
+                memory: Some(self.memory.map_or(MEMORY, |memory| memory.bytes)),
+                storage: Some(self.storage.map_or(STORAGE, |storage| storage.bytes)),
+                install_timeout_sec: self.agent_install_timeout_sec.unwrap_or(INSTALL_TIMEOUT_SEC),
+                agent_timeout_sec: Some(self.agent_timeout_sec.unwrap_or(AGENT_TIMEOUT_SEC)),
+            }
+        }
     }
 }
 
@@ -188,17 +195,22 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
 
 fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
     let root = reader.mapping(tree, "")?;
-    let keys = TaskKeys::read(&root)?;
-    let mut unknown = Map::new();
-    let (verifier, agent, environment) =
-        (root.inside("verifier"), root.inside("agent"), root.inside("environment"));
-    note_unknown(&root, &TaskKeys::keys(), &mut unknown);
-    note_unknown(&verifier, &TaskVerifier::keys(), &mut unknown);
-    note_unknown(&agent, &TaskAgent::keys(), &mut unknown);
-    note_unknown(&environment, &TaskEnvironment::keys(), &mut unknown);
-    let TaskKeys { version, source, metadata, artifacts, verifier, agent, environment } = keys;
+    let TaskKeys {
+        version,
+        source,
+        metadata,
+        artifacts,
+        multi_step_reward_strategy,
+        steps,
+        verifier,
+        agent,
+        environment,
+        solution,
+    } = TaskKeys::read(&root)?;
+    check_steps(&root, &steps);
     Some(TaskConfig {
         version,
+        is_made_for_harbor: root.node("schema_version").is_some(),
         source,
         metadata,
         verifier_timeout_sec: verifier.timeout_sec,
@@ -206,227 +218,55 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         verifier_environment: verifier.environment_mode,
         verifier_image: verifier.image,
         verifier_agent_hostname: verifier.agent_hostname,
+        verifier_user: verifier.user,
+        verifier_network: parts::network(verifier.network_mode, &verifier.allowed_hosts, true),
+        collect: verifier.collect,
         artifacts,
+        steps,
+        step_rewards: multi_step_reward_strategy,
         agent_install_timeout_sec: agent.install_timeout_sec,
         agent_timeout_sec: agent.timeout_sec,
+        agent_user: agent.user,
+        agent_network: parts::network(agent.network_mode, &agent.allowed_hosts, true),
+        solution_env: solution.env,
         build_timeout_sec: environment.build_timeout_sec,
         docker_image: environment.docker_image,
         cpus: environment.cpus,
         memory: environment.memory,
         storage: environment.storage,
-        unknown,
+        environment_env: environment.env,
+        workdir: environment.workdir,
+        healthcheck: environment.healthcheck,
+        network: parts::network(
+            environment.network_mode,
+            &environment.allowed_hosts,
+            environment.allow_internet,
+        ),
+        gpus: environment.gpus,
+        gpu_types: environment.gpu_types,
+        tpu: environment.tpu,
+        os: environment.os.to_lowercase(),
+        unknown: unknown::unknown(&root),
     })
 }
 
-/// Keeps unknown keys, and warns about those that may matter.
-fn note_unknown(section: &Section<'_>, keys: &[Key], unknown: &mut Map<String, Json>) {
-    let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
-    for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
-        let path = section.at(&entry.key);
-        warn_of_changed_meaning(section.reader, &path, entry.key_span, &entry.node);
-        warn_of_typo(section, entry, &keys);
-        unknown.insert(path, plain_json(&entry.node));
-    }
-}
-
-fn version(root: &Section<'_>) -> Option<String> {
-    let key = if root.node("version").is_some() { "version" } else { "schema_version" };
-    let version = root.text(key)?;
-    if version != "1" && !version.starts_with("1.") {
-        let message = format!("unknown version {} of the task format", quoted(&version));
-        root.reader.report(
-            Diagnostic::warning(root.reader.sources, root.value_span(key), Code::Unsupported, message)
-                .hint("the task is read as version 1.0"),
-        );
-    }
-    Some(version)
-}
-
-/// Variables as they are written: a task can be loaded and validated where they are not set.
-fn variables() -> Form<Vec<(String, String)>> {
-    let read = |section: &Section<'_>, key: &str| {
-        let variables = section.variables(key).into_iter();
-        Some(variables.map(|(entry, text)| (entry.key.clone(), text)).collect())
-    };
-    env().read_into(read, |_, written| written.plain()).or_empty()
-}
-
-/// Paths, or the tables in which other tools write them as `source`.
-fn artifacts() -> Form<Vec<String>> {
-    let item = || json!({ "anyOf": [{ "type": "string" }, { "type": "object", "required": ["source"] }] });
-    list(item, |section, key| {
-        let Value::List(items) = &section.node(key)?.value else {
-            section.invalid_with_hint(
-                key,
-                "`artifacts` must be a list",
-                "write `artifacts = [\"/app/result.txt\"]`",
+/// Reports names of steps that cannot be directories, or that occur twice.
+fn check_steps(root: &Section<'_>, steps: &[StepConfig]) {
+    let mut seen = HashSet::new();
+    for step in steps {
+        let name = &step.name;
+        let portable = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+        if !name.chars().all(portable) || name.starts_with('.') {
+            let message = format!("{} cannot be the name of a step", quoted(name));
+            root.invalid_with_hint("steps", message, "use letters, digits, `-`, `_` and `.`");
+        } else if !seen.insert(name.to_lowercase()) {
+            let message = format!("two steps are named {}", quoted(name));
+            root.invalid_with_hint(
+                "steps",
+                message,
+                "names of steps differ in more than upper and lower case",
             );
-            return None;
-        };
-        let mut paths = Vec::new();
-        for item in items {
-            let source = match &item.value {
-                Value::Map(entries) => {
-                    entries.iter().find(|entry| entry.key == "source").map(|entry| &entry.node)
-                }
-                _ => Some(item),
-            };
-            match source.map(|source| &source.value) {
-                Some(Value::String(path)) => {
-                    check_absolute(path, section, key);
-                    paths.push(path.clone());
-                }
-                _ => section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`"),
-            }
         }
-        Some(paths)
-    })
-}
-
-fn check_image(image: &str, section: &Section<'_>, key: &str) {
-    // A leading dash would be an option to a command that is given the image.
-    if image.starts_with('-') || image.chars().any(|char| char.is_whitespace() || char.is_control()) {
-        let message = format!("{} cannot be the name of an image", quoted(image));
-        section.invalid_with_hint(key, message, "write it as `registry/name:tag` or `name@sha256:…`");
-    }
-}
-
-fn check_hostname(name: &str, section: &Section<'_>, key: &str) {
-    let label = |label: &str| {
-        !label.is_empty() && label.chars().all(|char| char.is_ascii_alphanumeric() || char == '-')
-    };
-    if name.len() > 253 || !name.split('.').all(label) {
-        let message = format!("{} cannot be the name of a host", quoted(name));
-        section.invalid_with_hint(key, message, "use letters, digits, `-` and `.`");
-    }
-}
-
-/// An amount that can be given in two ways. The spec's own key wins, and a warning tells so.
-fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<Bytes> {
-    let (exact, mebibytes) = (environment.bytes(key), environment.mebibytes(mebibytes_key));
-    if let (Some(exact), Some(mebibytes)) = (exact, mebibytes)
-        && exact != mebibytes
-    {
-        let message = format!("`{mebibytes_key}` is {mebibytes} and `{key}` is {exact}: `{key}` is used");
-        let span = environment.value_span(mebibytes_key);
-        environment.reader.report(
-            Diagnostic::warning(environment.reader.sources, span, Code::Conflict, message)
-                .hint("keep one of them"),
-        );
-    }
-    exact.or(mebibytes)
-}
-
-/// The effect of keys that other tools support and a task may depend on.
-const CHANGED_MEANING: [(&str, &str); 26] = [
-    ("steps", "only the task's own instruction.md is attempted, not its steps"),
-    ("multi_step_reward_strategy", "rewards of several steps are not combined"),
-    ("environment.gpus", "the environment gets no GPU"),
-    ("environment.gpu_types", "the environment gets no GPU"),
-    ("environment.tpu", "the environment gets no TPU"),
-    ("environment.os", "only Linux environments are supported"),
-    ("environment.healthcheck", "the agent starts without waiting for a health check"),
-    ("environment.network_mode", "the provider decides about the network"),
-    ("environment.allowed_hosts", "the provider decides about the network"),
-    ("environment.allow_internet", "the provider decides about the network"),
-    ("environment.mcp_servers", "the agent gets no MCP servers"),
-    ("environment.skills_dir", "the agent gets no skills"),
-    ("environment.env", "these variables are not set in the environment"),
-    ("environment.workdir", "the working directory is the image's"),
-    ("environment.docker_compose", "only a single container is started"),
-    ("environment.extra_docker_compose", "only a single container is started"),
-    ("agent.user", "the agent runs as the image's user"),
-    ("agent.network_mode", "the provider decides about the network"),
-    ("agent.allowed_hosts", "the provider decides about the network"),
-    ("verifier.user", "the tests run as the image's user"),
-    ("verifier.environment", "the tests run in the agent's environment"),
-    ("verifier.collect", "only /logs is collected"),
-    ("verifier.network_mode", "the provider decides about the network"),
-    ("verifier.allowed_hosts", "the provider decides about the network"),
-    ("solution.env", "the solution runs without these variables"),
-    ("solution.user", "the solution runs as the image's user"),
-];
-
-fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node: &Node) {
-    if path == "solution"
-        && let Value::Map(entries) = &node.value
-    {
-        for entry in entries {
-            let path = format!("solution.{}", entry.key);
-            warn_of_changed_meaning(reader, &path, entry.key_span, &entry.node);
-        }
-        return;
-    }
-    let Some((_, effect)) = CHANGED_MEANING.iter().find(|(key, _)| *key == path) else { return };
-    if asks_for_nothing(path, &node.value) {
-        return;
-    }
-    reader.report(Diagnostic::warning(
-        reader.sources,
-        key_span,
-        Code::Unsupported,
-        format!("`{path}` is not supported: {effect}"),
-    ));
-}
-
-/// Warns about an unknown key that is similar to a known one: unknown keys are kept and ignored, so a typo would
-/// silently give the default.
-fn warn_of_typo(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
-    let path = section.at(&entry.key);
-    let Some(meant) = meant(section, &entry.key, keys) else { return };
-    if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
-        return;
-    }
-    let message = format!("unknown key {}, which is ignored", quoted(&path));
-    section.reader.report(
-        Diagnostic::warning(section.reader.sources, entry.key_span, Code::UnknownKey, message)
-            .hint(format!("did you mean `{meant}`?")),
-    );
-}
-
-/// The known key that an unknown one is most similar to, if it is not present as well.
-fn meant(section: &Section<'_>, key: &str, keys: &[&str]) -> Option<String> {
-    // A missing or written-out unit differs by more than a few letters: `timeout`, `timeout_seconds`.
-    let stem =
-        ["_seconds", "_secs", "_second", "_s"].iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
-    let longer = |known: &&&str| known.strip_prefix(stem).is_some_and(|rest| rest.starts_with('_'));
-    let shorter = |known: &&&str| known.strip_suffix(key).is_some_and(|rest| rest.ends_with('_'));
-    let own = nearest(key, keys)
-        .or_else(|| keys.iter().find(longer).copied())
-        .or_else(|| keys.iter().find(shorter).copied())
-        .filter(|own| section.node(own).is_none());
-    if own.is_some() || !section.path.is_empty() {
-        return own.map(str::to_owned);
-    }
-    let sections: [(&str, Vec<Key>); 3] = [
-        ("agent", TaskAgent::keys()),
-        ("verifier", TaskVerifier::keys()),
-        ("environment", TaskEnvironment::keys()),
-    ];
-    let of_section = |(name, keys): &(&str, Vec<Key>)| {
-        keys.iter().any(|known| known.name == key).then(|| format!("{name}.{key}"))
-    };
-    sections.iter().find_map(of_section)
-}
-
-/// Whether a value is the same as the default behaviour.
-fn asks_for_nothing(path: &str, value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(value) => *value == path.ends_with("allow_internet"),
-        Value::Int(value) => *value == 0,
-        Value::Float(value) => *value == 0.0,
-        Value::String(text) => {
-            let usual = match path.rsplit_once('.').map_or(path, |(_, key)| key) {
-                "os" => "linux",
-                "network_mode" => "public",
-                "environment_mode" => "shared",
-                _ => "",
-            };
-            text.is_empty() || text.eq_ignore_ascii_case(usual)
-        }
-        Value::List(items) => items.is_empty(),
-        Value::Map(entries) => entries.is_empty(),
     }
 }
 

@@ -346,7 +346,7 @@ impl Dispatcher {
                     agent: Arc::clone(agent.config.as_ref().expect("plans with containers have a job file")),
                     model: agent.model.clone(),
                     task: work.task.clone(),
-                    verifier_env: Arc::clone(&work.verifier_env),
+                    env: Arc::clone(&work.env),
                     provider: Arc::clone(&self.provider),
                     installs: Arc::clone(&self.installs),
                     packages: plan.packages.clone(),

@@ -442,7 +442,7 @@ fn offsets(tasks: &[PlanTask]) -> Vec<u64> {
 
 fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
     let envs = tasks.iter().filter_map(|task| match &task.work {
-        Work::Container(work) => Some(&work.verifier_env),
+        Work::Container(work) => Some(&work.env),
         Work::Example { .. } => None,
     });
     let of_tasks = envs.flat_map(|env| env.values()).filter(|value| value.secret);

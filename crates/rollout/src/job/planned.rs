@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::examples::{ExampleSet, InputPlaces};
 use crate::{
-    config::{Env, JobConfig, TaskConfig, env_value},
+    config::{Compat, Env, JobConfig, env_value},
     task::{Dataset, Pins, Task, TaskProblem},
-    trial::Timeouts,
+    trial::{TaskEnv, Timeouts},
 };
 use rollout_core::{
     name::{DatasetName, TaskName},
@@ -83,8 +83,8 @@ pub struct ContainerWork {
     pub pass_threshold: f64,
     /// The task, or why it cannot be run.
     pub task: Result<Arc<Task>, TaskProblem>,
-    /// Variables for its tests.
-    pub verifier_env: Arc<Env>,
+    /// Its variables.
+    pub env: Arc<TaskEnv>,
     /// The location of its files in a registry.
     pub source: Option<RecordedSource>,
 }
@@ -172,7 +172,7 @@ impl PlanTask {
                     let contents = task.contents()?;
                     let about = TaskRecord {
                         name: work.name.to_string(),
-                        limits: Some(task_limits(config, &task.config)),
+                        limits: Some(task_limits(config, task)),
                         ..task.about(work.dataset.as_str(), &contents)
                     };
                     (Some(contents.hash()), Some(about), work.source.clone())
@@ -213,7 +213,12 @@ pub(super) fn planned(
     let mut tasks = Vec::with_capacity(dataset.tasks.len());
     for entry in dataset.tasks {
         let mut task = entry.task;
-        let verifier_env = match task.as_ref().map(|task| verifier_env(config, task, vars)) {
+        if config.compat == Some(Compat::Harbor)
+            && let Ok(task) = &mut task
+        {
+            Arc::make_mut(task).is_harbor = true;
+        }
+        let env = match task.as_ref().map(|task| task_env(config, task, vars)) {
             Ok(Ok(env)) => Arc::new(env),
             Ok(Err(problem)) => {
                 task = Err(problem);
@@ -223,7 +228,7 @@ pub(super) fn planned(
         };
         let (dataset, name) = (dataset.name.clone(), entry.name);
         let source = entry.source;
-        let work = ContainerWork { dataset, name, pass_threshold, task, verifier_env, source };
+        let work = ContainerWork { dataset, name, pass_threshold, task, env, source };
         tasks.push(PlanTask { attempts: config.n_attempts.get(), work: Work::Container(Box::new(work)) });
     }
     tasks
@@ -240,39 +245,61 @@ pub(super) fn planned_examples(set: ExampleSet, config: &JobConfig) -> Vec<PlanT
     set.examples.tasks().map(task).collect()
 }
 
-/// The task's variables, overridden by the job's.
-fn verifier_env(
+/// The variables of a task, expanded. Those of the tests are overridden by the job's.
+fn task_env(
     config: &JobConfig,
     task: &Task,
     vars: &dyn Fn(&str) -> Option<String>,
-) -> Result<Env, TaskProblem> {
-    let mut env = Env::new();
+) -> Result<TaskEnv, TaskProblem> {
+    let file = task.dir.join("task.toml");
+    let expand = |section: &str, written: &mut dyn Iterator<Item = &(String, String)>| {
+        let mut env = Env::new();
+        for (key, written) in written {
+            let value = env_value(key, written, vars)
+                .map_err(|error| format!("{}: [{section}] {key}: {error}", file.display()))?;
+            env.insert(key.clone(), value);
+        }
+        Ok::<_, String>(env)
+    };
+    let invalid = TaskProblem::Invalid;
+    let task = &task.config;
     // Variables that the job overrides, or that are not used, need no value here.
-    let wanted = task.config.verifier_env.iter().filter(|(key, _)| !config.verifier.env.contains_key(key));
-    for (key, written) in wanted.filter(|_| !config.verifier.disable) {
-        let value = env_value(key, written, vars).map_err(|error| {
-            TaskProblem::Invalid(format!(
-                "{}: [verifier.env] {key}: {error}",
-                task.dir.join("task.toml").display()
-            ))
-        })?;
-        env.insert(key.clone(), value);
-    }
-    env.extend(config.verifier.env.iter().map(|(key, value)| (key.clone(), value.clone())));
-    Ok(env)
+    let job = &config.verifier;
+    let used = |entry: &&(String, String)| !job.disable && !job.env.contains_key(&entry.0);
+    let tests = |section: &str, written: &[(String, String)]| {
+        expand(section, &mut written.iter().filter(used)).map_err(invalid)
+    };
+    let verifier = tests("verifier.env", &task.verifier_env)?;
+    let of_job = || job.env.iter().map(|(key, value)| (key.clone(), value.clone()));
+    let steps = task.steps.iter().map(|step| {
+        let own = tests("steps.verifier.env", &step.verifier_env)?;
+        Ok(verifier.clone().into_iter().chain(own).chain(of_job()).collect())
+    });
+    // Only the oracle needs them, so a missing one concerns no other agent.
+    let (solution, solution_problem) = match expand("solution.env", &mut task.solution_env.iter()) {
+        Ok(env) => (env, None),
+        Err(problem) => (Env::new(), Some(problem)),
+    };
+    Ok(TaskEnv {
+        environment: expand("environment.env", &mut task.environment_env.iter()).map_err(invalid)?,
+        solution,
+        solution_problem,
+        steps: steps.collect::<Result<_, _>>()?,
+        verifier: verifier.clone().into_iter().chain(of_job()).collect(),
+    })
 }
 
 /// The limits of trials of a task in a job.
-fn task_limits(job: &JobConfig, task: &TaskConfig) -> TaskLimits {
+fn task_limits(job: &JobConfig, task: &Task) -> TaskLimits {
     let Timeouts { build, install, execute, verify } = Timeouts::new(job, task);
-    let environment = &job.environment;
+    let (environment, bounds) = (&job.environment, task.bounds());
     TaskLimits {
-        cpus: environment.override_cpus.unwrap_or(task.cpus).millis as f64 / 1000.0,
-        memory_bytes: environment.override_memory.unwrap_or(task.memory).0,
-        storage_bytes: environment.override_storage.unwrap_or(task.storage).0,
+        cpus: environment.override_cpus.or(bounds.cpus).map(|cpus| cpus.millis as f64 / 1000.0),
+        memory_bytes: environment.override_memory.or(bounds.memory).map(|memory| memory.0),
+        storage_bytes: environment.override_storage.or(bounds.storage).map(|storage| storage.0),
         build_timeout_sec: build.as_secs_f64(),
         install_timeout_sec: install.as_secs_f64(),
-        agent_timeout_sec: execute.as_secs_f64(),
+        agent_timeout_sec: (execute < Timeouts::UNLIMITED).then(|| execute.as_secs_f64()),
         verifier_timeout_sec: verify.as_secs_f64(),
     }
 }

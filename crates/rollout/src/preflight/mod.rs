@@ -24,7 +24,7 @@ use self::script::{Parsed, ScriptText};
 use crate::{
     config::{AgentKind, JobConfig},
     job::Plan,
-    task::Task,
+    task::{Task, unsupported},
 };
 use rollout_core::name::AgentName;
 use rollout_env::{ImageProblem, Provider};
@@ -38,6 +38,8 @@ pub enum FindingKind {
     Dockerfile,
     /// A script is not valid bash.
     Script,
+    /// A setting of a task is not supported, so its trials are refused.
+    Unsupported,
     /// The server of a model does not answer. It may answer when a trial needs it.
     ModelServer,
 }
@@ -98,11 +100,18 @@ pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
         }
     }
 
+    for (number, task) in &tasks {
+        for problem in unsupported(task, provider) {
+            findings.add(FindingKind::Unsupported, problem.to_string(), task_name(plan, *number));
+        }
+    }
+
     let mut broken = Broken::default();
     if let Some(provider) = provider {
         let checked = in_parallel(&tasks, |(_, task)| {
             let image = task.config.docker_image.as_deref().filter(|_| !config.environment.force_build);
-            provider.check_image(&task.context, image).err()
+            let composed = task.files.compose && !task.files.dockerfile;
+            if composed { None } else { provider.check_image(&task.context, image).err() }
         });
         for ((number, _), problem) in tasks.iter().zip(checked) {
             let Some(problem) = problem else { continue };
@@ -157,6 +166,8 @@ pub fn check_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Finding
 /// The problems of a task with any provider.
 fn own_problems(task: &Task, config: &JobConfig) -> Vec<(FindingKind, String)> {
     let mut problems = Vec::new();
+    problems
+        .extend(unsupported(task, None).iter().map(|found| (FindingKind::Unsupported, found.to_string())));
     if let Err(problem) = rollout_env::check_dockerfile(&task.context) {
         problems.push((FindingKind::Dockerfile, problem.to_string()));
     }
@@ -174,11 +185,14 @@ const SOLUTION: &str = "solution/solve.sh";
 /// The scripts of a task that a job runs.
 fn scripts_of(task: &Task, config: &JobConfig, has_oracle: bool) -> Vec<(&'static str, PathBuf)> {
     let mut scripts = Vec::new();
-    if !config.verifier.disable {
-        scripts.push((TESTS, task.dir.join(TESTS)));
-    }
-    if has_oracle && task.has_solution {
-        scripts.push((SOLUTION, task.dir.join(SOLUTION)));
+    let steps = task.config.steps.iter().map(|step| task.dir.join("steps").join(&step.name));
+    for dir in [task.dir.clone()].into_iter().chain(steps) {
+        if !config.verifier.disable {
+            scripts.push((TESTS, dir.join(TESTS)));
+        }
+        if has_oracle && task.has_solution {
+            scripts.push((SOLUTION, dir.join(SOLUTION)));
+        }
     }
     scripts
 }

@@ -14,7 +14,10 @@ impl Task {
     /// The record of the task, with the hash of everything that its results depend on.
     pub(crate) fn about(&self, dataset: &str, contents: &Contents) -> TaskRecord {
         let read = |relative: &str| read(&self.dir, relative);
-        let instruction = read("instruction.md");
+        let instruction = match self.config.steps.as_slice() {
+            [] => read("instruction.md"),
+            steps => steps.iter().map(|step| read(&format!("steps/{}/instruction.md", step.name))).sum(),
+        };
         let metadata = &self.config.metadata;
         let text = |key: &str| metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let tags = metadata.get("tags").and_then(Value::as_array).into_iter().flatten();
@@ -58,6 +61,21 @@ struct Kept {
 impl Kept {
     fn whole(&self) -> Option<&str> {
         (!self.is_cut).then_some(self.text.as_str())
+    }
+}
+
+/// The instructions of several steps, one after the other.
+impl std::iter::Sum for Kept {
+    fn sum<I: Iterator<Item = Self>>(kept: I) -> Self {
+        let mut all = Self::default();
+        for Self { text, is_cut } in kept {
+            if !all.text.is_empty() {
+                all.text.push_str("\n\n");
+            }
+            all.text.push_str(&text);
+            all.is_cut |= is_cut;
+        }
+        all
     }
 }
 

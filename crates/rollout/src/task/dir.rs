@@ -7,12 +7,15 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{Task, TaskProblem, shown};
-use crate::config::{Diagnostic, Problems, TaskConfig, load_task_config};
+use super::{Task, TaskFiles, TaskProblem, shown};
+use crate::config::{Diagnostic, Problems, StepConfig, TaskConfig, load_task_config};
 use rollout_core::name::TaskName;
 
 /// A larger task.toml is a mistake or an attack.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// The names of a compose file.
+const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
 /// How much of an instruction is read to check that it is not empty.
 const INSTRUCTION_PROBE_BYTES: u64 = 64 * 1024;
@@ -34,19 +37,48 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
     })?;
     let has_config = find(&entries, "task.toml").is_some();
     let mut reader = Reader { dir, entries, canonical: None, problems: Vec::new(), more: 0 };
-    reader.instruction();
-    reader.tests();
-    let has_solution = reader.solution();
-    reader.tree("environment");
     let config = reader.config();
+    let steps = match &config {
+        Some(Ok((config, _))) => config.steps.as_slice(),
+        _ => &[],
+    };
+    let tests = reader.tree("tests").unwrap_or_default();
+    let mut has_solution = reader.solution("solution");
+    if steps.is_empty() {
+        reader.instruction("instruction.md");
+        reader.tests("tests", &tests);
+    } else {
+        has_solution |= reader.steps(steps, find(&tests, "test.sh").is_some());
+    }
+    let environment = reader.tree("environment").unwrap_or_default();
+    let compose = |entries: &Entries| COMPOSE_FILES.iter().any(|name| find(entries, name).is_some());
+    let files = TaskFiles {
+        dockerfile: find(&environment, "Dockerfile").is_some(),
+        startup: read_at_most(&dir.join("environment/Dockerfile"), MAX_CONFIG_BYTES)
+            .is_ok_and(|text| has_startup(&text)),
+        compose: compose(&environment),
+        tests_dockerfile: find(&tests, "Dockerfile").is_some(),
+        tests_compose: compose(&tests),
+        trajectory: find(&reader.entries, "trajectory.json").is_some(),
+    };
     match config {
         Some(Ok((config, warnings))) if reader.problems.is_empty() => {
             let dir = dir.to_owned();
             let context = dir.join("environment");
-            Ok((
-                Task { name, dir, context, config, git_commit_id: None, url: None, has_solution, has_config },
-                warnings,
-            ))
+            let is_harbor = config.is_made_for_harbor;
+            let task = Task {
+                name,
+                dir,
+                context,
+                config,
+                git_commit_id: None,
+                url: None,
+                has_solution,
+                has_config,
+                is_harbor,
+                files,
+            };
+            Ok((task, warnings))
         }
         Some(Err(problems)) => Err(TaskProblem::Invalid(reader.summary(Some(&problems)))),
         _ => Err(TaskProblem::Invalid(reader.summary(None))),
@@ -55,7 +87,7 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
 
 /// Whether a directory has entries of a task, complete or not.
 pub(super) fn looks_like_task(dir: &Path) -> bool {
-    ["instruction.md", "task.toml", "tests", "environment", "solution"]
+    ["instruction.md", "task.toml", "tests", "environment", "solution", "steps"]
         .iter()
         .any(|name| fs::symlink_metadata(dir.join(name)).is_ok())
 }
@@ -84,37 +116,56 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn instruction(&mut self) {
-        let Some(kind) = find(&self.entries, "instruction.md") else {
-            return self.problem("instruction.md is missing");
+    fn instruction(&mut self, path: &str) {
+        let Ok(metadata) = fs::symlink_metadata(self.dir.join(path)) else {
+            return self.problem(format!("{path} is missing"));
         };
-        if !self.is_file(Path::new("instruction.md"), kind) {
+        if !self.is_file(Path::new(path), metadata.file_type()) {
             return;
         }
-        match read_at_most(&self.dir.join("instruction.md"), INSTRUCTION_PROBE_BYTES) {
-            Ok(text) if text.trim_ascii().is_empty() => self.problem("instruction.md is empty"),
+        match read_at_most(&self.dir.join(path), INSTRUCTION_PROBE_BYTES) {
+            Ok(text) if text.trim_ascii().is_empty() => self.problem(format!("{path} is empty")),
             Ok(_) => {}
-            Err(error) => self.problem(format!("cannot read instruction.md: {error}")),
+            Err(error) => self.problem(format!("cannot read {path}: {error}")),
         }
     }
 
-    fn tests(&mut self) {
-        let entries = match find(&self.entries, "tests") {
-            Some(_) => self.tree("tests"),
-            None => Some(Entries::new()),
-        };
-        let Some(entries) = entries else { return };
-        match find(&entries, "test.sh") {
+    /// Checks test.sh in a directory with these entries.
+    fn tests(&mut self, dir: &str, entries: &Entries) {
+        let invalid = find(&self.entries, "tests").is_some_and(|kind| !kind.is_dir());
+        match find(entries, "test.sh") {
             Some(kind) => {
-                self.is_file(Path::new("tests/test.sh"), kind);
+                self.is_file(&Path::new(dir).join("test.sh"), kind);
             }
-            None => self.problem("tests/test.sh is missing"),
+            None if invalid => {}
+            None => self.problem(format!("{dir}/test.sh is missing")),
         }
     }
 
-    fn solution(&mut self) -> bool {
-        let script = self.tree("solution").and_then(|entries| find(&entries, "solve.sh"));
-        script.is_some_and(|kind| self.is_file(Path::new("solution/solve.sh"), kind))
+    /// Whether a directory has a solution.
+    fn solution(&mut self, dir: &str) -> bool {
+        let script = self.tree(dir).and_then(|entries| find(&entries, "solve.sh"));
+        script.is_some_and(|kind| self.is_file(&Path::new(dir).join("solve.sh"), kind))
+    }
+
+    /// Checks the directories of steps. Returns whether each has a solution.
+    fn steps(&mut self, steps: &[StepConfig], has_shared_tests: bool) -> bool {
+        let mut solved = true;
+        for step in steps {
+            let dir = format!("steps/{}", step.name);
+            if !fs::symlink_metadata(self.dir.join(&dir)).is_ok_and(|found| found.is_dir()) {
+                self.problem(format!("`steps`: {dir} is missing, or not a directory"));
+                continue;
+            }
+            self.instruction(&format!("{dir}/instruction.md"));
+            let tests = self.tree(&format!("{dir}/tests")).unwrap_or_default();
+            if !has_shared_tests || find(&tests, "test.sh").is_some() {
+                self.tests(&format!("{dir}/tests"), &tests);
+            }
+            self.tree(&format!("{dir}/workdir"));
+            solved &= self.solution(&format!("{dir}/solution"));
+        }
+        solved
     }
 
     /// The content of task.toml, if it can be read.
@@ -134,7 +185,7 @@ impl Reader<'_> {
 
     /// Checks everything below one of the task's directories. Returns its entries, or none if it is missing or invalid.
     fn tree(&mut self, name: &str) -> Option<Entries> {
-        let kind = find(&self.entries, name)?;
+        let kind = fs::symlink_metadata(self.dir.join(name)).ok()?.file_type();
         if !kind.is_dir() {
             // A symbolic link is rejected even if it stays inside: the directory is copied as a whole, without the
             // target of the link.
@@ -238,6 +289,17 @@ fn stays_inside(from: &Path, target: &Path) -> bool {
         }
     }
     true
+}
+
+/// Whether the last stage of a Dockerfile has an entrypoint or a health check.
+fn has_startup(dockerfile: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(dockerfile).to_uppercase();
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words.fold(false, |found, words| match words.as_slice() {
+        ["FROM", ..] | ["ENTRYPOINT", "[]"] | ["HEALTHCHECK", "NONE"] => false,
+        ["ENTRYPOINT" | "HEALTHCHECK", ..] => true,
+        _ => found,
+    })
 }
 
 fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {

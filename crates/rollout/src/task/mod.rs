@@ -6,6 +6,7 @@
 mod about;
 mod commits;
 mod content;
+mod demands;
 mod dir;
 mod download;
 mod git;
@@ -24,11 +25,12 @@ use std::{
 
 use rollout_env::{EnvironmentTemplate, ImageRequest, Origin};
 
-use crate::config::{Diagnostic, TaskConfig};
+use crate::config::{Diagnostic, TaskBounds, TaskConfig};
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_record::journal::RecordedSource;
 
 pub use commits::GitCommits;
+pub use demands::{Unsupported, unsupported};
 pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
@@ -57,9 +59,35 @@ pub struct Task {
     pub has_solution: bool,
     /// Whether task.toml exists; otherwise every setting has its default.
     pub has_config: bool,
+    /// Whether the rules of Harbor apply.
+    pub is_harbor: bool,
+    /// Files of the task that change how it is run.
+    pub files: TaskFiles,
+}
+
+/// Optional files of a task that change how it is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TaskFiles {
+    /// environment/Dockerfile.
+    pub dockerfile: bool,
+    /// ENTRYPOINT or HEALTHCHECK in environment/Dockerfile.
+    pub startup: bool,
+    /// environment/docker-compose.yaml.
+    pub compose: bool,
+    /// tests/Dockerfile.
+    pub tests_dockerfile: bool,
+    /// tests/docker-compose.yaml.
+    pub tests_compose: bool,
+    /// trajectory.json: an earlier conversation that the agent continues.
+    pub trajectory: bool,
 }
 
 impl Task {
+    /// The limits of its environments and agents.
+    pub fn bounds(&self) -> TaskBounds {
+        self.config.bounds(self.is_harbor)
+    }
+
     /// The request for the image of its environments.
     pub fn image_request<'a>(
         &'a self,
@@ -79,9 +107,9 @@ impl Task {
             docker_image: self.config.docker_image.clone(),
             build_timeout: Duration::try_from_secs_f64(self.config.build_timeout_sec)
                 .unwrap_or(Duration::MAX),
-            cpus: self.config.cpus,
-            memory: self.config.memory,
-            storage: self.config.storage,
+            cpus: self.bounds().cpus,
+            memory: self.bounds().memory,
+            storage: self.bounds().storage,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{calls::bounded, context::TrialContext, separate};
+use super::{calls::bounded, context::TrialContext};
 use rollout_core::event::Phase;
 use rollout_env::{CopyOut, Environment};
 
@@ -18,8 +18,8 @@ pub(super) async fn collect(
 ) {
     context.enter(Phase::Collect);
     let trial = context.trial;
-    let logs = trial.dir.logs();
-    if separate::is_separate(context) {
+    let logs = context.step.dir.logs();
+    if context.step.is_separate {
         // The tests wrote their logs elsewhere: whatever is here is from the agent.
         if let Err(error) = bounded(environment.make_dirs(&["/logs/verifier"], true)).await {
             return notes.push(format!("cannot copy /logs: {error}"));

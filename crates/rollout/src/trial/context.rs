@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{install_cache::Installs, timeouts::Timeouts};
+use super::{install_cache::Installs, network, step::Step, timeouts::Timeouts};
 use crate::{
-    config::{AgentConfig, Env, JobConfig},
+    config::{AgentConfig, Env, EnvValue, JobConfig, NetworkMode},
     packages::Packages,
     task::{Task, TaskProblem},
 };
 use rollout_core::{event::Phase, name::TrialId, redact::Redactor, result::TrialError, text::seconds};
-use rollout_env::{EnvironmentSpec, Origin, PreparedImage, Provider};
+use rollout_env::{Demand, EnvironmentSpec, Origin, PreparedImage, Provider};
 use rollout_gateway::Gateway;
 use rollout_model::{Model, Share};
 use rollout_record::layout::TrialDir;
@@ -30,8 +30,8 @@ pub struct Trial {
     pub model: Option<Arc<Model>>,
     /// The task, or why it cannot be run.
     pub task: Result<Arc<Task>, TaskProblem>,
-    /// Variables for test.sh: the task's and the job's.
-    pub verifier_env: Arc<Env>,
+    /// The variables of the task.
+    pub env: Arc<TaskEnv>,
     /// The provider of the environment.
     pub provider: Arc<dyn Provider>,
     /// Coordinates installs among the trials of the job.
@@ -52,6 +52,29 @@ pub struct Trial {
     pub share: Option<Share>,
     /// Whether the end of the trial includes the conversation of a model.
     pub keeps_state: bool,
+}
+
+/// The variables of a task, expanded.
+#[derive(Debug, Clone, Default)]
+pub struct TaskEnv {
+    /// For all commands in its environments.
+    pub environment: Env,
+    /// For the solution.
+    pub solution: Env,
+    /// Why those of the solution cannot be expanded.
+    pub solution_problem: Option<String>,
+    /// For test.sh: the task's and the job's.
+    pub verifier: Env,
+    /// For test.sh of each step.
+    pub steps: Vec<Env>,
+}
+
+impl TaskEnv {
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &EnvValue> {
+        let all = [&self.environment, &self.solution, &self.verifier];
+        all.into_iter().chain(&self.steps).flat_map(|env| env.values())
+    }
 }
 
 /// Directories that the agent's processes must not access: the tests, and their output.
@@ -79,16 +102,31 @@ pub(super) struct TrialContext<'a> {
     pub(super) trial: &'a Trial,
     pub(super) task: &'a Task,
     pub(super) timeouts: Timeouts,
+    /// The current step. A task without steps is one step.
+    pub(super) step: &'a Step,
+    /// Settings of the task that are ignored because the job allows it.
+    pub(super) unsupported: &'a [String],
 }
 
 impl<'a> TrialContext<'a> {
-    pub(super) fn new(trial: &'a Trial, task: &'a Task) -> Self {
-        Self { trial, task, timeouts: Timeouts::new(&trial.config, &task.config) }
+    pub(super) fn new(trial: &'a Trial, task: &'a Task, first: &'a Step, unsupported: &'a [String]) -> Self {
+        Self { trial, task, timeouts: first.timeouts, step: first, unsupported }
+    }
+
+    /// The context of a step.
+    pub(super) fn at(self, step: &'a Step) -> Self {
+        Self { timeouts: step.timeouts, step, ..self }
     }
 
     /// Reports that a phase starts.
     pub(super) fn enter(&self, phase: Phase) {
         (self.trial.progress)(Progress::Phase(phase));
+    }
+
+    /// Names of an environment for itself. In Harbor, the only container is the service `main`.
+    pub(super) fn own_hosts(&self) -> Vec<(String, String)> {
+        let main = ("main".to_owned(), "127.0.0.1".to_owned());
+        self.task.is_harbor.then_some(main).into_iter().collect()
     }
 
     /// The name of an environment of this trial.
@@ -103,31 +141,44 @@ impl<'a> TrialContext<'a> {
         id: &'s str,
         image: &'s PreparedImage,
     ) -> EnvironmentSpec<'s> {
-        let (config, task) = (&self.trial.config.environment, &self.task.config);
+        let (config, bounds) = (&self.trial.config.environment, self.task.bounds());
+        let task = &self.task.config;
+        let origin = Origin { job: &self.trial.job_name, trial: id };
         EnvironmentSpec {
-            origin: Origin { job: &self.trial.job_name, trial: id },
-            image,
-            name: "",
-            cpus: config.override_cpus.unwrap_or(task.cpus),
-            memory: config.override_memory.unwrap_or(task.memory),
-            storage: config.override_storage.unwrap_or(task.storage),
-            hosts: &[],
+            cpus: config.override_cpus.or(bounds.cpus),
+            memory: config.override_memory.or(bounds.memory),
+            storage: config.override_storage.or(bounds.storage),
+            // A provider without GPUs was refused, unless the job runs the task without.
+            gpus: if self.trial.provider.refusal(Demand::Gpus).is_some() { 0 } else { task.gpus },
+            workdir: task.workdir.as_deref(),
+            no_network: task.network == Some(NetworkMode::NoNetwork) && !network::changes(self),
             private_dirs: PRIVATE_DIRS,
+            ..EnvironmentSpec::new(origin, image, "")
         }
+    }
+
+    /// Variables in addition to those of the task's environment.
+    pub(super) fn with_environment(&self, env: &Env) -> Vec<(String, String)> {
+        let mut all = variables(&self.trial.env.environment);
+        all.extend(variables(env));
+        all
     }
 
     /// Variables that exist only while the agent's scripts run.
     pub(super) fn agent_variables(&self) -> Vec<(String, String)> {
         let trial = self.trial;
-        let mut variables = variables(&trial.agent.env);
+        let mut variables = self.with_environment(&trial.agent.env);
+        let limited = self.timeouts.execute < Timeouts::UNLIMITED;
+        let time = limited.then(|| seconds(self.timeouts.execute).to_string());
         for (key, value) in [
-            ("ROLLOUT_TASK_INSTRUCTION", trial.config.instruction_path.clone()),
-            ("ROLLOUT_AGENT_TIMEOUT_SEC", seconds(self.timeouts.execute).to_string()),
-            ("ROLLOUT_JOB", trial.job_name.to_string()),
-            ("ROLLOUT_TRIAL", trial.id.to_string()),
-            ("ROLLOUT_ATTEMPT", trial.id.attempt.to_string()),
+            ("ROLLOUT_TASK_INSTRUCTION", Some(trial.config.instruction_path.clone())),
+            ("ROLLOUT_AGENT_TIMEOUT_SEC", time),
+            ("ROLLOUT_JOB", Some(trial.job_name.to_string())),
+            ("ROLLOUT_TRIAL", Some(trial.id.to_string())),
+            ("ROLLOUT_ATTEMPT", Some(trial.id.attempt.to_string())),
+            ("ROLLOUT_STEP", self.step.name.clone()),
         ] {
-            variables.push((key.to_owned(), value));
+            variables.extend(value.map(|value| (key.to_owned(), value)));
         }
         variables
     }

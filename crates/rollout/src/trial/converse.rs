@@ -1,12 +1,12 @@
 //! The execute phase of an agent that is a model.
 
-use std::{fs::File, io::Read as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     calls::required,
     context::TrialContext,
     failure::{Failure, in_seconds},
-    script,
+    instruction, script,
 };
 use crate::{
     agent::{
@@ -19,12 +19,9 @@ use rollout_core::{
     event::Phase,
     result::{AgentUsage, ErrorType},
 };
-use rollout_env::{Environment, blocking::blocking};
+use rollout_env::Environment;
 use rollout_model as model;
 use rollout_model::{Model, State};
-
-/// A larger instruction is too long for any model.
-const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;
 
 /// The result of a conversation.
 pub(super) struct Conversed {
@@ -59,7 +56,7 @@ pub(super) async fn converse(
     let state = conversation.lead().await?;
     let usage = trajectory::used(&state.usage);
     // Processes of the last call would otherwise keep running during the tests.
-    let stopped = match state.timed_out {
+    let stopped = match state.timed_out && !context.task.is_harbor {
         true => required(Phase::Execute, environment.kill_all()).await,
         false => Ok(()),
     };
@@ -81,28 +78,14 @@ async fn subject(context: &TrialContext<'_>) -> Result<(Arc<Model>, String), Fai
         let message = format!("the model of agent {} was not passed to Plan::with_models", trial.id.agent);
         return Err(Failure::new(ErrorType::InternalError, message));
     };
-    let instruction = read_instruction(context.task.dir.join("instruction.md")).await;
-    let instruction = instruction.map_err(|message| Failure::new(ErrorType::TaskInvalid, message))?;
-    Ok((Arc::clone(model), instruction))
-}
-
-async fn read_instruction(path: PathBuf) -> Result<String, String> {
-    let read = blocking(move || {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    });
-    let bytes = read.await.map_err(|error| format!("cannot read instruction.md: {error}"))?;
-    if bytes.len() as u64 > MAX_INSTRUCTION_BYTES {
-        return Err("instruction.md is larger than 1 MiB".to_owned());
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    let instruction = instruction::read(context).await?;
+    Ok((Arc::clone(model), String::from_utf8_lossy(&instruction).into_owned()))
 }
 
 /// Saves the conversation so far. The error is a note.
 pub(super) async fn save_trajectory(context: &TrialContext<'_>, turns: &TurnLog) -> Result<(), String> {
     let Some(trajectory) = turns.take() else { return Ok(()) };
-    let path = context.trial.dir.trajectory();
+    let path = context.step.dir.trajectory();
     let redactor = Arc::clone(&context.trial.redactor);
     let failed = match tokio::task::spawn_blocking(move || trajectory.write(&path, &redactor)).await {
         Ok(Ok(())) => return Ok(()),

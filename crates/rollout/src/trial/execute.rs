@@ -5,11 +5,12 @@ use tokio::time::Instant;
 use super::{
     calls::{bounded, required},
     clock::PhaseSpan,
-    context::TrialContext,
+    context::{TrialContext, variables},
     converse::{Conversed, converse, save_trajectory},
     failure::Failure,
     gateway::{self, Line, Verdict},
-    preset, script,
+    oracle, preset,
+    script::{self, LeftRunning},
 };
 use crate::{
     agent::{self, trajectory::TurnLog},
@@ -27,8 +28,10 @@ use rollout_model::State;
 const MAX_USAGE_BYTES: u64 = 64 << 10;
 
 /// What came of the execute phase.
-pub(super) struct Executed {
+pub(super) struct Executed<'e> {
     pub(super) span: PhaseSpan,
+    /// The agent's command, if it was left running.
+    pub(super) left: Option<LeftRunning<'e>>,
     /// What the agent used, as far as it is known.
     pub(super) usage: Option<AgentUsage>,
     /// What the agent says that it used, if that differs.
@@ -42,12 +45,12 @@ pub(super) struct Executed {
 
 /// Lets the agent attempt the task. What a model and its tools say goes to `turns`. The error is that the server of
 /// the model refuses the key.
-pub(super) async fn execute(
+pub(super) async fn execute<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     turns: &TurnLog,
     notes: &mut Vec<String>,
-) -> Result<Executed, model::Error> {
+) -> Result<Executed<'e>, model::Error> {
     context.enter(Phase::Execute);
     let began = Instant::now();
     if let AgentKind::Model(config) = &context.trial.agent.kind {
@@ -56,31 +59,41 @@ pub(super) async fn execute(
         notes.extend(save_trajectory(context, turns).await.err());
         let Conversed { usage, state, result } = conversed?;
         let state = state.filter(|_| context.trial.keeps_state);
-        return Ok(Executed { span, usage, reported_usage: None, model_calls: None, state, result });
+        return Ok(Executed {
+            span,
+            left: None,
+            usage,
+            reported_usage: None,
+            model_calls: None,
+            state,
+            result,
+        });
     }
     if let AgentKind::Preset(agent) = &context.trial.agent.kind {
         return execute_preset(context, environment, agent, turns, notes).await;
     }
-    let result = run_script(context, environment).await;
+    let mut left = None;
+    let result = run_script(context, environment, &mut left, notes).await;
     let span = PhaseSpan::since(began);
     let usage = read_usage(environment).await.unwrap_or_else(|note| {
         notes.push(note);
         None
     });
-    Ok(Executed { span, usage, reported_usage: None, model_calls: None, state: None, result })
+    Ok(Executed { span, left, usage, reported_usage: None, model_calls: None, state: None, result })
 }
 
 /// Lets an agent that others made attempt the task. The error is that the server of its model refuses the key.
-async fn execute_preset(
+async fn execute_preset<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     agent: &PresetAgentConfig,
     turns: &TurnLog,
     notes: &mut Vec<String>,
-) -> Result<Executed, model::Error> {
+) -> Result<Executed<'e>, model::Error> {
     let began = Instant::now();
     let mut executed = Executed {
         span: PhaseSpan::since(began),
+        left: None,
         usage: None,
         reported_usage: None,
         model_calls: None,
@@ -91,7 +104,7 @@ async fn execute_preset(
         Ok(line) => line,
         Err(failure) => return Ok(Executed { result: Err(failure), ..executed }),
     };
-    executed.result = run_preset(context, environment, agent, line.as_ref()).await;
+    executed.result = run_preset(context, environment, agent, line.as_ref(), &mut executed.left).await;
     executed.span = PhaseSpan::since(began);
     notes.extend(preset::gather_logs(environment, agent).await.err());
     let reported = read_usage(environment).await.unwrap_or_else(|note| {
@@ -123,11 +136,12 @@ async fn execute_preset(
 }
 
 /// Runs the script of a preset until it ends, or until the agent has used up what it may use of the model.
-async fn run_preset(
+async fn run_preset<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     agent: &PresetAgentConfig,
     line: Option<&Line>,
+    left: &mut Option<LeftRunning<'e>>,
 ) -> Result<(), Failure> {
     let phase = Phase::Execute;
     let script = agent::preset::execute_script(&agent.preset, &agent.version);
@@ -141,30 +155,39 @@ async fn run_preset(
         }
     };
     tokio::select! {
-        end = script::run(context, environment, &script::EXECUTE, &env, context.timeouts.execute) => end?.check(),
+        end = script::run_agent(context, environment, &script::EXECUTE, env, left) => end?.check(),
         // Leaving its script ends the agent, and this ends what it started elsewhere.
         () = used_up => required(phase, environment.kill_all()).await,
     }
 }
 
 /// Runs the script of an agent that has one.
-async fn run_script(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+async fn run_script<'e>(
+    context: &TrialContext<'_>,
+    environment: &'e dyn Environment,
+    left: &mut Option<LeftRunning<'e>>,
+    notes: &mut Vec<String>,
+) -> Result<(), Failure> {
     let phase = Phase::Execute;
-    let script = match &context.trial.agent.kind {
-        AgentKind::Nop | AgentKind::Model(_) | AgentKind::Preset(_) => return Ok(()),
+    match &context.trial.agent.kind {
+        AgentKind::Nop | AgentKind::Model(_) | AgentKind::Preset(_) => Ok(()),
+        AgentKind::Oracle if context.task.is_harbor => {
+            oracle::run_like_harbor(context, environment, left, notes).await
+        }
         AgentKind::Oracle => {
-            let solution = context.task.dir.join("solution");
-            required(phase, environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace)).await?;
+            let solution = &context.step.solution;
+            required(phase, environment.copy_to(solution, agent::ORACLE_DIR, CopyMode::Replace)).await?;
             required(phase, environment.link(agent::ORACLE_DIR, agent::SOLUTION_LINK)).await?;
-            script::ORACLE
+            let mut env = context.agent_variables();
+            env.extend(variables(&context.trial.env.solution));
+            script::run_agent(context, environment, &script::ORACLE, env, left).await?.check()
         }
         AgentKind::Script { execute, .. } => {
             required(phase, environment.write_file(agent::EXECUTE_SCRIPT, execute.as_bytes())).await?;
-            script::EXECUTE
+            let env = context.agent_variables();
+            script::run_agent(context, environment, &script::EXECUTE, env, left).await?.check()
         }
-    };
-    let env = context.agent_variables();
-    script::run(context, environment, &script, &env, context.timeouts.execute).await?.check()
+    }
 }
 
 /// What the agent reports to have used. The error is a note: an invalid file fails no trial.

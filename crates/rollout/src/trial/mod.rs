@@ -4,22 +4,30 @@
 //! phases of one, each in its own file:
 //!
 //! ```text
-//! start ─▶ setup ─▶ install ─▶ execute ─▶ verify ─▶ collect ─▶ teardown
+//! start ─▶ setup ─▶ install ─▶ execute ─▶ artifacts ─▶ verify ─▶ collect ─▶ teardown
 //! ```
+//!
+//! A task with steps repeats the phases from execute to verify, once for each step.
 //!
 //! All phases read the trial's context. None sees the record of the try, which is built from their results. A trial
 //! prints nothing and does not know other trials: it reports phases and retries, and returns a result.
 
+mod artifacts;
 mod calls;
 mod clock;
 mod collect;
+mod collectors;
 mod context;
 mod converse;
 mod execute;
 mod failure;
 mod gateway;
+mod healthcheck;
 mod install;
 mod install_cache;
+mod instruction;
+mod network;
+mod oracle;
 mod preset;
 mod retry;
 mod reward;
@@ -28,15 +36,19 @@ mod script;
 mod separate;
 mod setup;
 mod start;
+mod startup;
+mod step;
+mod step_rewards;
 mod tampering;
 mod teardown;
+mod test_files;
 mod timeouts;
 mod try_record;
 mod verify;
 
 pub(crate) use self::retry::error_text;
 pub use self::{
-    context::{Progress, Trial},
+    context::{Progress, TaskEnv, Trial},
     install_cache::Installs,
     reward::{Reward, RewardError},
     timeouts::Timeouts,
@@ -52,7 +64,8 @@ use self::{
 };
 use crate::{
     agent,
-    task::{Task, TaskProblem},
+    config::AgentKind,
+    task::{Task, TaskProblem, unsupported},
 };
 use rollout_core::result::{ErrorType, TrialResult};
 use rollout_env::blocking::blocking;
@@ -95,13 +108,15 @@ async fn run_in_place(trial: Trial) -> TrialEnd {
         let message = format!("cannot prepare the trial's directory {}: {error}", trial.dir.path().display());
         return without_try(&trial, clock, Failure::new(ErrorType::InternalError, message));
     }
-    let context = match attemptable(&trial) {
-        Ok(task) => TrialContext::new(&trial, task),
+    let (task, unsupported) = match attemptable(&trial) {
+        Ok(attemptable) => attemptable,
         Err(failure) => return without_try(&trial, clock, failure),
     };
+    let steps = step::steps(&trial, task);
+    let context = TrialContext::new(&trial, task, &steps[0], &unsupported);
     let (mut number, mut agent_starts) = (1, 0);
     loop {
-        let mut record = match run_once(&context).await {
+        let mut record = match run_once(&context, &steps).await {
             TryEnd::Finished(record) => record,
             TryEnd::Cancelled => return cancelled(&trial).await,
             TryEnd::Unauthorized(error) => {
@@ -131,8 +146,8 @@ async fn run_in_place(trial: Trial) -> TrialEnd {
     }
 }
 
-/// The task, if this agent can attempt it.
-fn attemptable(trial: &Trial) -> Result<&Task, Failure> {
+/// The task, if this agent can attempt it, and the settings of it that are ignored because the job allows it.
+fn attemptable(trial: &Trial) -> Result<(&Task, Vec<String>), Failure> {
     let task = trial.task.as_ref().map_err(|problem| {
         let kind = match problem {
             TaskProblem::Invalid(_) => ErrorType::TaskInvalid,
@@ -140,10 +155,20 @@ fn attemptable(trial: &Trial) -> Result<&Task, Failure> {
         };
         Failure::new(kind, problem.to_string())
     })?;
-    match agent::objection(&trial.agent.kind, task) {
-        Some(message) => Err(Failure::new(ErrorType::TaskInvalid, message)),
-        None => Ok(task),
+    let invalid = |message: String| Failure::new(ErrorType::TaskInvalid, message);
+    if let Some(message) = agent::objection(&trial.agent.kind, task) {
+        return Err(invalid(message));
     }
+    if let (AgentKind::Oracle, Some(problem)) = (&trial.agent.kind, &trial.env.solution_problem) {
+        return Err(invalid(problem.clone()));
+    }
+    let unsupported = unsupported(task, Some(&*trial.provider));
+    let unsupported: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
+    if unsupported.is_empty() || trial.config.allow_unsupported {
+        return Ok((task, unsupported));
+    }
+    let hint = "`--allow-unsupported` runs the task without what is missing";
+    Err(invalid(format!("{}. {hint}", unsupported.join("; "))))
 }
 
 /// Ends a trial without a try.

@@ -14,6 +14,8 @@ pub struct Reward {
     pub reward: f64,
     /// The other scores of reward.json.
     pub named: IndexMap<String, f64>,
+    /// Whether reward.json has only named scores, and `reward` is their mean.
+    pub is_mean: bool,
 }
 
 /// Why a file is not a reward. The message follows "reward.txt contains" and the like.
@@ -47,7 +49,40 @@ impl Reward {
         if !reward.is_finite() {
             return Err(RewardError::NotFinite(excerpt(text)));
         }
-        Ok(Self { reward, named: IndexMap::new() })
+        Ok(Self { reward, named: IndexMap::new(), is_mean: false })
+    }
+
+    /// All scores by name, as Harbor has them.
+    pub(crate) fn by_name(&self) -> IndexMap<String, f64> {
+        let own = (!self.is_mean).then(|| ("reward".to_owned(), self.reward));
+        own.into_iter().chain(self.named.iter().map(|(name, score)| (name.clone(), *score))).collect()
+    }
+
+    /// The reward with these scores. Without a score named `reward`, it is the mean of all. None if there is no score.
+    pub(crate) fn of_names(mut named: IndexMap<String, f64>) -> Option<Self> {
+        match named.shift_remove("reward") {
+            Some(reward) => Some(Self { reward, named, is_mean: false }),
+            None if named.is_empty() => None,
+            None => {
+                let reward = named.values().sum::<f64>() / named.len() as f64;
+                Some(Self { reward, named, is_mean: true })
+            }
+        }
+    }
+
+    /// Reads reward.json by the rules of Harbor: any flat object of numbers, and `true` is 1.
+    pub(crate) fn from_harbor_json(bytes: &[u8]) -> Result<Self, RewardError> {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::from_slice(bytes) else {
+            return Self::from_json(bytes);
+        };
+        let mut named = IndexMap::with_capacity(fields.len());
+        for (key, value) in fields {
+            let number = value.as_bool().map(|truth| f64::from(u8::from(truth))).or_else(|| value.as_f64());
+            let number = number.filter(|number| number.is_finite());
+            let wrong = || RewardError::NotAReward(excerpt(&format!("{key:?} is {value}")));
+            named.insert(key.clone(), number.ok_or_else(wrong)?);
+        }
+        Self::of_names(named).ok_or_else(|| RewardError::NotAReward("{}".to_owned()))
     }
 
     /// Reads reward.json: a number, or a flat object of finite numbers that includes `reward`.
@@ -58,7 +93,7 @@ impl Reward {
         match value {
             serde_json::Value::Number(number) => {
                 let reward = number.as_f64().ok_or_else(|| not_a_reward(number.to_string()))?;
-                Ok(Self { reward, named: IndexMap::new() })
+                Ok(Self { reward, named: IndexMap::new(), is_mean: false })
             }
             serde_json::Value::Object(fields) => {
                 let mut named = IndexMap::with_capacity(fields.len());
@@ -72,7 +107,7 @@ impl Reward {
                 let reward = named
                     .shift_remove("reward")
                     .ok_or_else(|| not_a_reward("\"reward\" is missing".to_owned()))?;
-                Ok(Self { reward, named })
+                Ok(Self { reward, named, is_mean: false })
             }
             other => Err(not_a_reward(other.to_string())),
         }
@@ -133,6 +168,22 @@ mod tests {
             let found =
                 Reward::from_json(text.as_bytes()).ok().map(|found| (found.reward, found.named.len()));
             assert_eq!(found, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn reward_json_of_harbor_is_any_flat_object_of_numbers() {
+        for (text, expected) in [
+            (r#"{"reward": true}"#, Some((1.0, 0))),
+            (r#"{"reward": 0.5, "style": 1}"#, Some((0.5, 1))),
+            (r#"{"accuracy": 0.5, "style": 1}"#, Some((0.75, 2))),
+            ("0.5", Some((0.5, 0))),
+            ("{}", None),
+            (r#"{"reward": "1"}"#, None),
+            (r#"{"a": {"b": 1}}"#, None),
+        ] {
+            let found = Reward::from_harbor_json(text.as_bytes()).ok();
+            assert_eq!(found.map(|found| (found.reward, found.named.len())), expected, "{text:?}");
         }
     }
 

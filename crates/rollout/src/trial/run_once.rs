@@ -13,8 +13,12 @@ use super::{
     failure::Failure,
     install::install,
     install_cache::InstallPlan,
+    network,
+    script::LeftRunning,
     setup,
     start::{Started, start},
+    step::Step,
+    step_rewards::{combine, shortfall},
     teardown::{abandon, is_preserved, tear_down},
     try_record::TryRecord,
     verify::{is_verified, verify},
@@ -33,8 +37,9 @@ pub(super) enum TryEnd {
 }
 
 /// Runs a trial's task once, in a new environment.
-pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
+pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryEnd {
     let mut record = Box::<TryRecord>::default();
+    record.notes.extend(context.unsupported.iter().map(|what| format!("{what}; the job allows that")));
     let began = Instant::now();
     let started = match until_cancelled(context, start(context, &mut record.notes)).await {
         Err(Cut) => return TryEnd::Cancelled,
@@ -56,8 +61,10 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
         // Trials that wait for this install continue, whether it succeeded or not.
         drop(turn);
         match ready {
-            Ok(()) => {
-                execute_and_verify(context, &*environment, &image, &mut separate, &turns, &mut record).await
+            // The entrypoint runs until the end of this block.
+            Ok(_entrypoint) => {
+                let tested = Tested { environment: &*environment, image: &image, turns: &turns };
+                attempt_steps(context, steps, tested, &mut separate, &mut record).await
             }
             Err(failure) => {
                 record.failure = Some(failure);
@@ -100,32 +107,91 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
     TryEnd::Finished(record)
 }
 
-/// Prepares everything that the agent needs.
-async fn make_ready(
+/// Prepares everything that the agent needs. Returns the entrypoint of the image, if it was started.
+async fn make_ready<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     plan: &InstallPlan,
     began: Instant,
     record: &mut TryRecord,
-) -> Result<(), Failure> {
+) -> Result<Option<LeftRunning<'e>>, Failure> {
     let prepared = setup::before_install(context, environment, plan).await;
     record.setup = Some(PhaseSpan::since(began));
-    prepared?;
+    let entrypoint = prepared?;
     let installed = install(context, environment, plan, &mut record.notes).await;
     record.install = Some(installed.span);
     installed.result?;
-    setup::after_install(context, environment, plan).await
+    setup::after_install(context, environment, plan, entrypoint).await
 }
 
-/// Lets the agent attempt the task, then grades it. Returns an error if the server of the model rejects the key.
-async fn execute_and_verify(
+/// The environment of a try, for the agent and for the tests.
+#[derive(Clone, Copy)]
+struct Tested<'e> {
+    environment: &'e dyn Environment,
+    image: &'e PreparedImage,
+    turns: &'e TurnLog,
+}
+
+/// Lets the agent attempt each step, and grades it. Returns an error if the server of the model rejects the key.
+async fn attempt_steps(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
-    image: &PreparedImage,
+    steps: &[Step],
+    tested: Tested<'_>,
     separate: &mut Option<Box<dyn Environment>>,
-    turns: &TurnLog,
     record: &mut TryRecord,
 ) -> Result<(), model::Error> {
+    // The agent's commands that keep running are killed when this is dropped.
+    let mut left = Vec::new();
+    let mut rewards = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        let context = context.at(step);
+        let mut own = TryRecord::default();
+        match setup::before_step(&context, tested.environment, number).await {
+            Ok(()) => {
+                left.extend(execute_and_verify(&context, tested, separate, &mut own).await?);
+            }
+            Err(failure) => own.failure = Some(failure),
+        }
+        let is_last = number + 1 == steps.len();
+        let is_graded = own.reward.is_some();
+        let ends = own.failure.is_some() && !is_graded;
+        let shortfall =
+            shortfall(&step.min_reward, own.reward.as_ref()).filter(|_| own.verification.is_some());
+        if !is_last && step.name.is_some() {
+            collect(&context, tested.environment, &mut own.notes).await;
+        }
+        rewards.push(own.reward.take());
+        record.add_step(step, own, rewards.last().and_then(Option::as_ref));
+        if let (Some(shortfall), false) = (shortfall, is_last) {
+            record
+                .notes
+                .push(format!("the steps after {} were not attempted: {shortfall}", step.shown_name()));
+            break;
+        }
+        if ends {
+            break;
+        }
+    }
+    record.reward = match context.task.config.steps.is_empty() {
+        true => rewards.pop().flatten(),
+        false => combine(context.task.config.step_rewards, &rewards),
+    };
+    Ok(())
+}
+
+/// Lets the agent attempt a step, then grades it. Returns the agent's command, if it was left running, or an error if
+/// the server of the model rejects the key.
+async fn execute_and_verify<'e>(
+    context: &TrialContext<'_>,
+    tested: Tested<'e>,
+    separate: &mut Option<Box<dyn Environment>>,
+    record: &mut TryRecord,
+) -> Result<Option<LeftRunning<'e>>, model::Error> {
+    let Tested { environment, image, turns } = tested;
+    if let Err(failure) = network::enter(context, environment, context.step.agent_network).await {
+        record.failure = Some(failure);
+        return Ok(None);
+    }
     let executed = execute(context, environment, turns, &mut record.notes).await?;
     record.execution = Some(executed.span);
     record.usage = executed.usage;
@@ -133,10 +199,17 @@ async fn execute_and_verify(
     record.model_calls = executed.model_calls;
     record.state = executed.state;
     record.failure = executed.result.err();
-    if !is_verified(&context.trial.config.verifier, record.failure.as_ref()) {
-        return Ok(());
+    let is_harbor = context.task.is_harbor;
+    if !is_verified(&context.trial.config.verifier, is_harbor, record.failure.as_ref()) {
+        return Ok(executed.left);
     }
-    let verified = verify(context, environment, image, separate, &mut record.notes).await;
+    let verified = match network::enter(context, environment, context.step.verifier_network).await {
+        Ok(()) => verify(context, environment, image, separate, &mut record.notes).await,
+        Err(failure) => {
+            _ = record.failure.get_or_insert(failure);
+            return Ok(executed.left);
+        }
+    };
     record.verification = Some(verified.span);
     record.survivors = verified.survivors;
     record.tampering = verified.tampering;
@@ -145,7 +218,7 @@ async fn execute_and_verify(
         // The agent's own error came first, and explains more than a failure of the tests.
         Err(failure) => _ = record.failure.get_or_insert(failure),
     }
-    Ok(())
+    Ok(executed.left)
 }
 
 /// A phase was cancelled.

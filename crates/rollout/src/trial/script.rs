@@ -1,6 +1,8 @@
 //! Runs the scripts of a trial, and maps their exits to failures.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
+
+use futures_util::future::BoxFuture;
 
 use super::{
     calls::{bounded_after, required},
@@ -8,9 +10,9 @@ use super::{
     failure::{Failure, in_seconds},
 };
 use crate::agent;
-use rollout_core::{event::Phase, redact::Redactor, result::ErrorType};
+use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{
-    CommandRole, Environment, Exec, Exit, Outcome,
+    CommandRole, Environment, EnvironmentError, Exec, Exit, Outcome,
     blocking::blocking,
     log::{LogTail, LogWriter, create_log_files},
 };
@@ -33,7 +35,12 @@ pub(super) struct Script {
     timed_out: ErrorType,
     /// The setting of its timeout.
     pub(super) setting: &'static str,
+    /// Whether it is executed itself, by its first line, instead of by bash.
+    is_executed: bool,
 }
+
+/// A command that is left running. It is killed, with all its processes, when it is dropped.
+pub(super) type LeftRunning<'e> = BoxFuture<'e, Result<Exit, EnvironmentError>>;
 
 pub(super) const INSTALL: Script = Script {
     name: "the agent's install script",
@@ -44,6 +51,7 @@ pub(super) const INSTALL: Script = Script {
     failed: ErrorType::AgentInstallFailed,
     timed_out: ErrorType::AgentInstallTimeout,
     setting: "agent.install_timeout_sec in task.toml",
+    is_executed: false,
 };
 
 pub(super) const EXECUTE: Script = Script {
@@ -55,9 +63,13 @@ pub(super) const EXECUTE: Script = Script {
     failed: ErrorType::AgentExecutionFailed,
     timed_out: ErrorType::AgentExecutionTimeout,
     setting: "agent.timeout_sec in task.toml",
+    is_executed: false,
 };
 
 pub(super) const ORACLE: Script = Script { name: "the task's solution", path: "/oracle/solve.sh", ..EXECUTE };
+
+/// The oracle of Harbor.
+pub(super) const HARBOR_ORACLE: Script = Script { path: "/solution/solve.sh", is_executed: true, ..ORACLE };
 
 pub(super) const TESTS: Script = Script {
     name: "tests/test.sh",
@@ -68,9 +80,80 @@ pub(super) const TESTS: Script = Script {
     failed: ErrorType::VerifierFailed,
     timed_out: ErrorType::VerifierTimeout,
     setting: "verifier.timeout_sec in task.toml or verifier.override_timeout_sec in the job",
+    is_executed: false,
 };
 
-/// Runs a script with bash. Its output is written to its directory.
+/// The tests of Harbor.
+pub(super) const HARBOR_TESTS: Script = Script { is_executed: true, ..TESTS };
+
+/// The script that prepares a step.
+pub(super) const STEP_SETUP: Script = Script {
+    name: "setup.sh of the step",
+    path: "setup.sh",
+    output: "setup",
+    role: CommandRole::Agent,
+    phase: Phase::Start,
+    failed: ErrorType::EnvironmentStartFailed,
+    timed_out: ErrorType::EnvironmentStartFailed,
+    setting: "environment.build_timeout_sec in task.toml",
+    is_executed: false,
+};
+
+impl Script {
+    /// The program and its arguments. Bash finds the interpreter of a script without a first line.
+    fn argv(&self) -> Vec<&'static str> {
+        match self.is_executed {
+            true => vec!["bash", "-c", r#""$0""#, self.path],
+            false => vec!["bash", self.path],
+        }
+    }
+
+    /// The script can be executed itself: writes it again, with the mode for that.
+    pub(super) async fn make_executable(
+        &self,
+        environment: &dyn Environment,
+        source: PathBuf,
+    ) -> Result<(), Failure> {
+        if !self.is_executed {
+            return Ok(());
+        }
+        let content = blocking(move || std::fs::read(source)).await.map_err(|error| {
+            Failure::new(ErrorType::TaskInvalid, format!("cannot read {}: {error}", self.name))
+        })?;
+        required(self.phase, environment.write_file(self.path, &content)).await
+    }
+}
+
+/// Runs the agent's script, which is left running at its timeout where the rules of Harbor apply.
+pub(super) async fn run_agent<'e>(
+    context: &TrialContext<'_>,
+    environment: &'e dyn Environment,
+    script: &Script,
+    env: Vec<(String, String)>,
+    left: &mut Option<LeftRunning<'e>>,
+) -> Result<ScriptEnd, Failure> {
+    let limit = context.timeouts.execute;
+    if !context.task.is_harbor {
+        return run(context, environment, script, &env, limit).await;
+    }
+    let (stdout, stderr) = open_logs(context, script).await?;
+    let (stdout_tail, stderr_tail) = (stdout.tail(), stderr.tail());
+    let (argv, role) = (script.argv(), script.role);
+    let mut running: LeftRunning<'e> = Box::pin(async move {
+        environment.exec(Exec { role, argv: &argv, env: &env, deadline: None, stdout, stderr }).await
+    });
+    let exit = match tokio::time::timeout(limit, &mut running).await {
+        Ok(exit) => exit.map_err(|error| Failure::environment(script.phase, &error))?,
+        Err(_) => {
+            *left = Some(running);
+            Exit { outcome: Outcome::TimedOut, oom_killed: false }
+        }
+    };
+    let is_left = left.is_some();
+    Ok(ScriptEnd { script: *script, limit, exit, is_left, stdout: stdout_tail, stderr: stderr_tail })
+}
+
+/// Runs a script. Its output is written to its directory.
 pub(super) async fn run(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
@@ -78,14 +161,10 @@ pub(super) async fn run(
     env: &[(String, String)],
     limit: Duration,
 ) -> Result<ScriptEnd, Failure> {
-    let dir = context.trial.dir.path().join(script.output);
-    let (stdout, stderr) = open_logs(dir, &context.trial.redactor).await.map_err(|error| {
-        let message = format!("cannot write the output of {}: {error}", script.name);
-        Failure::new(ErrorType::InternalError, message)
-    })?;
+    let (stdout, stderr) = open_logs(context, script).await?;
     let (stdout_tail, stderr_tail) = (stdout.tail(), stderr.tail());
-    let command =
-        Exec { role: script.role, argv: &["bash", script.path], env, deadline: Some(limit), stdout, stderr };
+    let argv = script.argv();
+    let command = Exec { role: script.role, argv: &argv, env, deadline: Some(limit), stdout, stderr };
     // The environment enforces the deadline; this is for one that does not.
     let exit = bounded_after(limit, environment.exec(command))
         .await
@@ -94,11 +173,15 @@ pub(super) async fn run(
         // Processes that keep forking can escape when their tree is killed, but not here.
         required(script.phase, environment.kill_all()).await?;
     }
-    Ok(ScriptEnd { script: *script, limit, exit, stdout: stdout_tail, stderr: stderr_tail })
+    Ok(ScriptEnd { script: *script, limit, exit, is_left: false, stdout: stdout_tail, stderr: stderr_tail })
 }
 
-async fn open_logs(dir: PathBuf, redactor: &Redactor) -> io::Result<(LogWriter, LogWriter)> {
-    let [stdout, stderr] = blocking(move || create_log_files(&dir)).await?;
+async fn open_logs(context: &TrialContext<'_>, script: &Script) -> Result<(LogWriter, LogWriter), Failure> {
+    let (dir, redactor) = (context.step.dir.path().join(script.output), &context.trial.redactor);
+    let [stdout, stderr] = blocking(move || create_log_files(&dir)).await.map_err(|error| {
+        let message = format!("cannot write the output of {}: {error}", script.name);
+        Failure::new(ErrorType::InternalError, message)
+    })?;
     Ok((LogWriter::new(stdout, redactor), LogWriter::new(stderr, redactor)))
 }
 
@@ -108,6 +191,8 @@ pub(super) struct ScriptEnd {
     script: Script,
     limit: Duration,
     exit: Exit,
+    /// Whether it was left running at its timeout.
+    is_left: bool,
     stdout: LogTail,
     stderr: LogTail,
 }
@@ -115,6 +200,14 @@ pub(super) struct ScriptEnd {
 impl ScriptEnd {
     pub(super) fn timed_out(&self) -> bool {
         self.exit.outcome == Outcome::TimedOut
+    }
+
+    /// The exit code, unless it was killed or timed out.
+    pub(super) fn code(&self) -> Option<i32> {
+        match self.exit.outcome {
+            Outcome::Code(code) => Some(code),
+            Outcome::Signal(_) | Outcome::TimedOut => None,
+        }
     }
 
     /// The failure of the exit, if it is one.
@@ -129,10 +222,11 @@ impl ScriptEnd {
             Outcome::TimedOut => (
                 script.timed_out,
                 format!(
-                    "{} exceeded its timeout of {} and was killed with all its processes. \
+                    "{} exceeded its timeout of {} and {}. \
                      To allow more time, raise {}, or timeout_multiplier in the job",
                     script.name,
                     in_seconds(self.limit),
+                    if self.is_left { "was left running" } else { "was killed with all its processes" },
                     script.setting
                 ),
             ),
@@ -182,6 +276,7 @@ mod tests {
                 script,
                 limit: Duration::from_secs(1),
                 exit: Exit { outcome, oom_killed: false },
+                is_left: false,
                 stdout: LogTail::default(),
                 stderr: LogTail::default(),
             };

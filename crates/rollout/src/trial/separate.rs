@@ -1,27 +1,15 @@
 //! A separate environment for the verifier: the tests see only the artifacts that the task declares.
 
-use std::path::{Path, PathBuf};
-
-use super::{calls::required, context::TrialContext, failure::Failure, teardown};
-use crate::config::VerifierEnvironment;
-use rollout_core::{event::Phase, result::ErrorType};
-use rollout_env::{
-    CopyMode, CopyOut, Environment, EnvironmentSpec, FileRead, ImageRequest, Origin, PreparedImage,
+use super::{
+    artifacts::{self, Artifact},
+    calls::required,
+    context::TrialContext,
+    failure::Failure,
+    teardown,
 };
-
-/// A directory that is always copied to the tests.
-const ALWAYS_COPIED: &str = "/logs/artifacts";
-
-/// Whether the tests of a trial run in a separate environment. The job decides first, then the task; an image for the
-/// tests implies one too.
-pub(super) fn is_separate(context: &TrialContext<'_>) -> bool {
-    let (job, task) = (&context.trial.config.verifier, &context.task.config);
-    let asked = job.environment.or(task.verifier_environment);
-    match asked {
-        Some(asked) => asked == VerifierEnvironment::Separate,
-        None => job.image.is_some() || task.verifier_image.is_some(),
-    }
-}
+use crate::config::NetworkMode;
+use rollout_core::{event::Phase, result::ErrorType};
+use rollout_env::{CopyMode, CopyOut, Environment, EnvironmentSpec, ImageRequest, Origin, PreparedImage};
 
 /// Starts an environment for the tests, with the agent's artifacts in it, and stores it in `slot`.
 ///
@@ -47,15 +35,17 @@ pub(super) async fn open<'s>(
         }
         None => {
             required(phase, agent.kill_all()).await?;
-            Vec::new()
+            context.own_hosts()
         }
     };
-    let artifacts = take_out(context, agent, notes).await?;
+    let artifacts = artifacts::collect(context, agent, notes).await?;
     let image = image(context, task_image).await?;
     let environment: &'s dyn Environment = &**slot.insert(create(context, &image, &hosts).await?);
-    for (path, copy) in artifacts {
-        required(phase, environment.copy_to(&copy, &path, CopyMode::Replace)).await?;
+    for Artifact { source, copy } in artifacts {
+        required(phase, environment.copy_to(&copy, &source, CopyMode::Replace)).await?;
     }
+    let set = environment.set_users(context.step.users.clone());
+    set.map_err(|error| Failure::environment(phase, &error))?;
     Ok(environment)
 }
 
@@ -65,7 +55,7 @@ pub(super) async fn close(
     environment: Box<dyn Environment>,
     notes: &mut Vec<String>,
 ) {
-    let logs = context.trial.dir.verifier();
+    let logs = context.step.dir.verifier();
     let redactor = &context.trial.redactor;
     let copy = CopyOut { source: "/logs/verifier", target: &logs, first: None, redactor };
     match super::calls::bounded(environment.copy_from(copy)).await {
@@ -76,51 +66,9 @@ pub(super) async fn close(
     notes.extend(teardown::remove(environment).await.err());
 }
 
-/// Copies the declared artifacts to the trial's directory. Returns each path inside with its copy.
-async fn take_out(
-    context: &TrialContext<'_>,
-    agent: &dyn Environment,
-    notes: &mut Vec<String>,
-) -> Result<Vec<(String, PathBuf)>, Failure> {
-    let phase = Phase::Verify;
-    let dir = context.trial.dir.artifacts();
-    let declared = context.trial.config.verifier.artifacts.iter().chain(&context.task.config.artifacts);
-    let mut paths: Vec<&str> = declared.map(String::as_str).chain([ALWAYS_COPIED]).collect();
-    paths.dedup();
-    let mut copies = Vec::new();
-    for path in paths {
-        // With a limit of 0 bytes, a regular file is either empty or too large.
-        let is_file = match required(phase, agent.read_file(path, 0)).await? {
-            FileRead::Content(_) | FileRead::TooLarge(_) => true,
-            FileRead::NotRegular => false,
-            FileRead::Missing => {
-                if path != ALWAYS_COPIED {
-                    notes.push(format!("the artifact {path} is missing in the agent's environment"));
-                }
-                continue;
-            }
-        };
-        let copy = dir.join(path.trim_start_matches('/'));
-        let target = if is_file { copy.parent().unwrap_or(&dir) } else { copy.as_path() };
-        let redactor = &context.trial.redactor;
-        let request = CopyOut { source: path, target, first: None, redactor };
-        let report = required(phase, agent.copy_from(request)).await?;
-        let left_out = |what: String| format!("not copied from the artifact {path}: {what}");
-        notes.extend(report.skipped.into_iter().map(left_out));
-        if exists(&copy).await {
-            copies.push((path.to_owned(), copy));
-        }
-    }
-    Ok(copies)
-}
-
-async fn exists(path: &Path) -> bool {
-    tokio::fs::symlink_metadata(path).await.is_ok()
-}
-
 /// The image of the tests: their own, or the task's.
 async fn image(context: &TrialContext<'_>, task_image: &PreparedImage) -> Result<PreparedImage, Failure> {
-    let TrialContext { trial, task, timeouts } = *context;
+    let TrialContext { trial, task, timeouts, .. } = *context;
     let named = trial.config.verifier.image.as_deref().or(task.config.verifier_image.as_deref());
     let Some(named) = named else { return Ok(task_image.clone()) };
     let (id, log) = (trial.id.to_string(), trial.dir.build_log());
@@ -149,6 +97,8 @@ async fn create(
         name: &name,
         hosts,
         private_dirs: &[],
+        no_network: context.step.verifier_network.or(context.task.config.network)
+            == Some(NetworkMode::NoNetwork),
         ..context.environment_spec(&id, image)
     };
     let created = context.trial.provider.create(spec).await;

@@ -1,61 +1,102 @@
-//! Prepares an environment apart from the agent's install: directories for logs, and the instruction.
+//! Prepares an environment apart from the agent's install: directories for logs, files, and the instruction.
 //!
 //! A shared install runs before any file of its own trial is copied in, so that other trials do not find them. So the
 //! instruction is copied before or after an install.
 
-use super::{calls::required, context::TrialContext, failure::Failure, install_cache::InstallPlan};
-use rollout_core::{event::Phase, result::ErrorType};
-use rollout_env::{CopyMode, Environment, blocking::blocking};
+use super::{
+    calls::required,
+    context::TrialContext,
+    failure::Failure,
+    healthcheck,
+    install_cache::InstallPlan,
+    instruction, network,
+    script::{self, LeftRunning, STEP_SETUP},
+    startup,
+};
+use rollout_core::event::Phase;
+use rollout_env::{CopyMode, Environment};
 
 /// Creates the directories of the logs, and copies the instruction unless it has to wait.
-pub(super) async fn before_install(
+///
+/// Returns the entrypoint of the image, if it was started.
+pub(super) async fn before_install<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     plan: &InstallPlan,
-) -> Result<(), Failure> {
+) -> Result<Option<LeftRunning<'e>>, Failure> {
     if let InstallPlan::Restore { .. } = plan {
         // The logs are from the trial that installed.
         required(Phase::Start, environment.make_dirs(&["/logs"], true)).await?;
     }
-    required(Phase::Start, environment.make_dirs(&["/logs/agent", "/logs/verifier"], false)).await?;
+    let dirs = ["/logs/agent", "/logs/verifier", "/logs/artifacts"];
+    let dirs = if context.task.is_harbor { &dirs[..] } else { &dirs[..2] };
+    required(Phase::Start, environment.make_dirs(dirs, false)).await?;
+    network::enter(context, environment, None).await?;
+    let entrypoint = startup::start(context, environment).await?;
+    upload_files(context, environment).await?;
+    healthcheck::wait(context, environment, context.task.config.healthcheck.as_ref()).await?;
+    set_users(context, environment)?;
     match plan {
         InstallPlan::Own | InstallPlan::Restore { .. } => {
-            copy_instruction(context, environment, Phase::Start).await
+            instruction::copy(context, environment, Phase::Start).await?;
         }
-        InstallPlan::Share { .. } => Ok(()),
+        InstallPlan::Share { .. } => {}
     }
+    Ok(entrypoint)
 }
 
-/// Copies the instruction that had to wait for a shared install.
-pub(super) async fn after_install(
+/// Copies the instruction that had to wait for a shared install, and starts the entrypoint again, which was killed for
+/// the snapshot.
+pub(super) async fn after_install<'e>(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    environment: &'e dyn Environment,
     plan: &InstallPlan,
-) -> Result<(), Failure> {
+    entrypoint: Option<LeftRunning<'e>>,
+) -> Result<Option<LeftRunning<'e>>, Failure> {
     match plan {
-        InstallPlan::Own | InstallPlan::Restore { .. } => Ok(()),
+        InstallPlan::Own | InstallPlan::Restore { .. } => Ok(entrypoint),
         // Processes that the install left running may interfere, which is not a failure to start.
-        InstallPlan::Share { .. } => copy_instruction(context, environment, Phase::Install).await,
+        InstallPlan::Share { .. } => {
+            instruction::copy(context, environment, Phase::Install).await?;
+            startup::start(context, environment).await
+        }
     }
 }
 
-/// Copies the instruction to its path for scripts.
-async fn copy_instruction(
+/// Prepares the environment for a step, whose number counts from 0.
+pub(super) async fn before_step(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
-    phase: Phase,
+    number: usize,
 ) -> Result<(), Failure> {
-    let instruction = context.task.dir.join("instruction.md");
-    // A symbolic link within the task is allowed, but environments follow none.
-    let instruction = blocking(move || std::fs::canonicalize(instruction)).await.map_err(|error| {
-        Failure::new(ErrorType::TaskInvalid, format!("cannot read instruction.md: {error}"))
-    })?;
-    let target = &context.trial.config.instruction_path;
-    let copied = required(phase, environment.copy_to(&instruction, target, CopyMode::Merge)).await;
-    copied.map_err(|mut failure| {
-        let hint =
-            format!("; `instruction_path` of the job is {target}: set a path where a file can be created");
-        failure.error.message.push_str(&hint);
-        failure
-    })
+    let phase = Phase::Start;
+    if number > 0 {
+        // What the tests of the step before left is not for the agent.
+        required(phase, environment.make_dirs(&["/tests", "/logs/verifier"], true)).await?;
+        instruction::copy(context, environment, phase).await?;
+    }
+    set_users(context, environment)?;
+    if let Some(files) = &context.step.workdir {
+        required(phase, environment.copy_to(files, environment.workdir(), CopyMode::Merge)).await?;
+        if files.join("setup.sh").is_file() {
+            let env = context.with_environment(&context.trial.agent.env);
+            script::run(context, environment, &STEP_SETUP, &env, context.timeouts.build).await?.check()?;
+        }
+    }
+    healthcheck::wait(context, environment, context.step.healthcheck.as_ref()).await
+}
+
+fn set_users(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+    let set = environment.set_users(context.step.users.clone());
+    set.map_err(|error| Failure::environment(Phase::Start, &error))
+}
+
+/// Copies the files beside a Dockerfile that does not exist. Harbor does so for tasks with only an image.
+async fn upload_files(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+    let task = context.task;
+    let applies = task.is_harbor && task.config.docker_image.is_some() && !task.files.dockerfile;
+    if !applies || !task.context.is_dir() {
+        return Ok(());
+    }
+    required(Phase::Start, environment.copy_to(&task.context, environment.workdir(), CopyMode::Merge)).await
 }

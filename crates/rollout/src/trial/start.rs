@@ -24,7 +24,7 @@ pub(super) struct Started {
 
 /// Prepares the image and starts an environment from it, or from the snapshot of the agent's install.
 pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -> Result<Started, Failure> {
-    let TrialContext { trial, task, timeouts } = *context;
+    let TrialContext { trial, task, timeouts, .. } = *context;
     let config = &trial.config.environment;
     context.enter(Phase::Image);
     let log = trial.dir.build_log();
@@ -39,7 +39,8 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
 
     context.enter(Phase::Start);
     let name = context.environment_name();
-    let spec = EnvironmentSpec { name: &name, ..context.environment_spec(&id, &image) };
+    let hosts = context.own_hosts();
+    let spec = EnvironmentSpec { name: &name, hosts: &hosts, ..context.environment_spec(&id, &image) };
     let (plan, created) = match plan {
         InstallPlan::Restore { key, snapshot } => {
             match trial.provider.create(EnvironmentSpec { image: &snapshot, ..spec }).await {

@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn on_failure_means_an_error_or_a_reward_below_1() {
         use PreservePolicy::{Always, Never, OnFailure};
-        let reward = |reward| Some(Reward { reward, named: IndexMap::new() });
+        let reward = |reward| Some(Reward { reward, named: IndexMap::new(), is_mean: false });
         for (policy, failed, reward, preserved) in [
             (Never, true, reward(0.0), false),
             (Always, false, reward(1.0), true),

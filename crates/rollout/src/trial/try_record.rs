@@ -7,8 +7,9 @@ use super::{
     context::Trial,
     failure::Failure,
     reward::Reward,
+    step::Step,
 };
-use rollout_core::result::{AgentUsage, EnvironmentRecord, ModelCalls, TrialError, TrialResult};
+use rollout_core::result::{AgentUsage, EnvironmentRecord, ModelCalls, StepResult, TrialError, TrialResult};
 use rollout_model::State;
 
 /// The data of a try so far. Only `run_once` fills it in.
@@ -26,6 +27,8 @@ pub(super) struct TryRecord {
     pub(super) survivors: Vec<String>,
     pub(super) tampering: Vec<String>,
     pub(super) reward: Option<Reward>,
+    /// The steps that ran, if the task has some.
+    pub(super) steps: Vec<StepResult>,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) environment_cost: f64,
     /// The first failure.
@@ -34,6 +37,34 @@ pub(super) struct TryRecord {
 }
 
 impl TryRecord {
+    /// Adds the record of a step. The first failure is that of the try.
+    pub(super) fn add_step(&mut self, step: &Step, own: TryRecord, reward: Option<&Reward>) {
+        if let Some(name) = &step.name {
+            self.steps.push(StepResult {
+                name: name.clone(),
+                reward: reward.map(|reward| reward.reward),
+                rewards: reward.map(|reward| reward.named.clone()).unwrap_or_default(),
+                agent_execution_sec: own.execution.map(|span| span.seconds()),
+                verifier_sec: own.verification.map(|span| span.seconds()),
+                error: own.failure.as_ref().map(|failure| failure.error.clone()),
+            });
+        }
+        self.execution = joined(self.execution, own.execution);
+        self.verification = joined(self.verification, own.verification);
+        self.usage = added(self.usage, own.usage);
+        self.reported_usage = added(self.reported_usage, own.reported_usage);
+        if own.model_calls.is_some() {
+            self.model_calls = own.model_calls;
+        }
+        if own.state.is_some() {
+            self.state = own.state;
+        }
+        self.survivors = own.survivors;
+        self.tampering.extend(own.tampering);
+        self.failure = self.failure.take().or(own.failure);
+        self.notes.extend(own.notes);
+    }
+
     /// The result of a trial that ends now with this try, without secrets.
     pub(super) fn into_result(self, trial: &Trial, clock: Clock) -> TrialResult {
         let ended = Instant::now();
@@ -44,7 +75,7 @@ impl TryRecord {
 
         let mut result = TrialResult::empty(&trial.id, clock.started_at);
         result.task_git_commit_id = trial.task.as_ref().ok().and_then(|task| task.git_commit_id.clone());
-        if let Some(Reward { reward, named }) = self.reward {
+        if let Some(Reward { reward, named, .. }) = self.reward {
             result.reward = Some(reward);
             result.rewards = named;
         }
@@ -68,6 +99,10 @@ impl TryRecord {
         result.timestamps.verifier_started_at = began(self.verification);
         result.timestamps.verifier_ended_at = end(self.verification);
         result.timestamps.ended_at = clock.at(ended);
+        result.steps = self.steps;
+        for error in result.steps.iter_mut().filter_map(|step| step.error.as_mut()) {
+            error.message = trial.redactor.text(&error.message).into_owned();
+        }
         result.environment = self.environment;
         result.survivors = self.survivors;
         result.tampering = self.tampering.into_iter().map(redact).collect();
@@ -77,4 +112,29 @@ impl TryRecord {
             .map(|Failure { error, .. }| TrialError { kind: error.kind, message: redact(error.message) });
         result
     }
+}
+
+/// The time from the start of the first to the end of the second.
+fn joined(first: Option<PhaseSpan>, second: Option<PhaseSpan>) -> Option<PhaseSpan> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(PhaseSpan { began: first.began, ended: second.ended }),
+        (first, second) => first.or(second),
+    }
+}
+
+fn added(first: Option<AgentUsage>, second: Option<AgentUsage>) -> Option<AgentUsage> {
+    let (Some(one), Some(other)) = (first, second) else { return first.or(second) };
+    let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    };
+    Some(AgentUsage {
+        input_tokens: sum(one.input_tokens, other.input_tokens),
+        output_tokens: sum(one.output_tokens, other.output_tokens),
+        cached_tokens: sum(one.cached_tokens, other.cached_tokens),
+        cost_usd: match (one.cost_usd, other.cost_usd) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        },
+    })
 }

@@ -5,13 +5,16 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use super::{
+    artifacts,
     calls::required,
     clock::PhaseSpan,
-    context::{TrialContext, variables},
+    collectors::run_collectors,
+    context::TrialContext,
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
     script, separate,
     tampering::{TESTS_DIR, VerdictWatch},
+    test_files::TestFiles,
 };
 use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};
 use rollout_core::{
@@ -36,12 +39,12 @@ pub(super) struct Verified {
 
 /// Whether an attempt with this failure, or without one, is graded. Failures not caused by the agent say nothing about
 /// it.
-pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) -> bool {
+pub(super) fn is_verified(config: &VerifierConfig, is_harbor: bool, failure: Option<&Failure>) -> bool {
     let graded = match failure {
         None => true,
         Some(failure) => {
             let by_agent = failure.error.kind.fault() == FailureCause::Agent;
-            by_agent && !failure.transient && config.after_agent_error == AfterAgentError::Run
+            by_agent && !failure.transient && config.after_agent_error(is_harbor) == AfterAgentError::Run
         }
     };
     graded && !config.disable
@@ -59,7 +62,13 @@ pub(super) async fn verify(
     context.enter(Phase::Verify);
     let began = Instant::now();
     let mut watch = VerdictWatch::default();
-    let reward = if separate::is_separate(context) {
+    run_collectors(context, agent, notes).await;
+    if !context.step.is_separate && artifacts::are_wanted(context) {
+        // The tests do not need them, so a failure is a note.
+        let failed = artifacts::collect(context, agent, notes).await.err();
+        notes.extend(failed.map(|failure| failure.error.message));
+    }
+    let reward = if context.step.is_separate {
         let reward = match list(context, agent, &mut watch).await {
             Ok(()) => grade_apart(context, agent, image, separate, notes).await,
             Err(failure) => Err(failure),
@@ -69,7 +78,7 @@ pub(super) async fn verify(
         }
         reward
     } else {
-        grade_in_place(context, agent, &mut watch).await
+        grade_in_place(context, agent, &mut watch, notes).await
     };
     let VerdictWatch { survivors, tampering, notes: noted, .. } = watch;
     notes.extend(noted);
@@ -96,13 +105,14 @@ async fn grade_apart(
     notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
     let environment = separate::open(context, agent, image, separate, notes).await?;
-    grade(context, environment, &mut VerdictWatch::default()).await
+    grade(context, environment, &mut VerdictWatch::default(), notes).await
 }
 
 async fn grade_in_place(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     watch: &mut VerdictWatch,
+    notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
     list(context, environment, watch).await?;
     if context.trial.config.verifier.agent_processes == AgentProcesses::Kill {
@@ -111,31 +121,37 @@ async fn grade_in_place(
     } else {
         watch.prepare(environment).await?;
     }
-    grade(context, environment, watch).await
+    grade(context, environment, watch, notes).await
 }
 
 async fn grade(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     watch: &mut VerdictWatch,
+    notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
     let phase = Phase::Verify;
+    let is_harbor = context.task.is_harbor;
     let config = &context.trial.config.verifier;
     required(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
-    let tests = context.task.dir.join("tests");
-    required(phase, environment.copy_to(&tests, TESTS_DIR, CopyMode::Replace)).await?;
+    let tests = TestFiles::open(context).await?;
+    required(phase, environment.copy_to(tests.path(), TESTS_DIR, CopyMode::Replace)).await?;
+    let script = if is_harbor { script::HARBOR_TESTS } else { script::TESTS };
+    script.make_executable(environment, tests.path().join("test.sh")).await?;
     watch.begin(environment).await?;
-    let env = variables(&context.trial.verifier_env);
-    let ended = script::run(context, environment, &script::TESTS, &env, context.timeouts.verify).await?;
-    watch.end(environment, &tests).await?;
-    if !config.ignore_exit_code || ended.timed_out() {
+    let env = context.with_environment(&context.step.verifier_env);
+    let ended = script::run(context, environment, &script, &env, context.timeouts.verify).await?;
+    watch.end(environment, tests.path()).await?;
+    if !config.ignores_exit_code(is_harbor) || ended.timed_out() {
         ended.check()?;
     }
 
-    let (name, content) = match read(environment, "reward.txt").await? {
-        Some(content) => ("reward.txt", content),
-        None => match read(environment, "reward.json").await? {
-            Some(content) => ("reward.json", content),
+    let [first, second] =
+        if is_harbor { ["reward.json", "reward.txt"] } else { ["reward.txt", "reward.json"] };
+    let (name, content) = match read(environment, first).await? {
+        Some(content) => (first, content),
+        None => match read(environment, second).await? {
+            Some(content) => (second, content),
             None => {
                 let message = format!(
                     "tests/test.sh did not write a number to /logs/verifier/reward.txt{}",
@@ -150,12 +166,17 @@ async fn grade(
         Ok(text) => context.trial.redactor.text(&text).into_owned().into_bytes(),
         Err(error) => error.into_bytes(),
     };
-    keep(context.trial.dir.verifier().join(name).as_path(), &content).await;
-    match name {
+    keep(context.step.dir.verifier().join(name).as_path(), &content).await;
+    let reward = match name {
         "reward.txt" => Reward::from_text(&content),
+        _ if is_harbor => Reward::from_harbor_json(&content),
         _ => Reward::from_json(&content),
+    };
+    let reward = reward.map_err(|error| invalid(name, &error))?;
+    if reward.is_mean {
+        notes.push("reward.json has no `reward`: the reward is the mean of its numbers".to_owned());
     }
-    .map_err(|error| invalid(name, &error))
+    Ok(reward)
 }
 
 /// Reads a reward file. None if it does not exist.
@@ -215,8 +236,9 @@ mod tests {
             (Run, false, server(), false),
             (Skip, true, None, false),
         ] {
+            let after_agent_error = Some(after_agent_error);
             let config = VerifierConfig { after_agent_error, disable, ..VerifierConfig::default() };
-            let found = is_verified(&config, failure.as_ref());
+            let found = is_verified(&config, false, failure.as_ref());
             assert_eq!(found, verified, "{after_agent_error:?} {disable} {failure:?}");
         }
     }

@@ -123,7 +123,7 @@ async fn a_single_task_is_a_dataset_of_one() {
     let dataset = tasks.load("set/only/.").await.unwrap();
     assert_eq!(names(&dataset), ["only"]);
     assert_eq!(dataset.warnings, ["tasks without a task.toml use all defaults: only"]);
-    assert_eq!(dataset.tasks[0].task.as_ref().unwrap().config.agent_timeout_sec, 600.0);
+    assert_eq!(dataset.tasks[0].task.as_ref().unwrap().config.agent_timeout_sec, None);
 }
 
 #[tokio::test]

@@ -162,8 +162,8 @@ fn everything_but_agents_and_datasets_has_a_default() {
     assert_eq!(config.verifier.override_timeout_sec, None);
     assert_eq!(config.verifier.max_timeout_sec, None);
     assert!(!config.verifier.disable);
-    assert_eq!(config.verifier.after_agent_error, AfterAgentError::Skip);
-    assert!(!config.verifier.ignore_exit_code);
+    assert_eq!(config.verifier.after_agent_error(false), AfterAgentError::Skip);
+    assert!(!config.verifier.ignores_exit_code(false));
     assert_eq!(config.verifier.agent_processes, AgentProcesses::Keep);
     assert!(config.verifier.env.is_empty());
     assert!(config.metrics.is_empty());
@@ -226,8 +226,8 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!(environment.override_storage, Some(Bytes::mib(10 << 10)));
     let verifier = config.verifier;
     assert_eq!((verifier.override_timeout_sec, verifier.max_timeout_sec), (Some(30.0), Some(60.5)));
-    assert!(verifier.disable && verifier.ignore_exit_code);
-    assert_eq!(verifier.after_agent_error, AfterAgentError::Run);
+    assert!(verifier.disable && verifier.ignores_exit_code(false));
+    assert_eq!(verifier.after_agent_error(false), AfterAgentError::Run);
     assert_eq!(verifier.agent_processes, AgentProcesses::Kill);
     assert_eq!(verifier.env["JUDGE"].value, "x");
     assert_eq!(config.metrics, [JobMetric::Sum, JobMetric::Min, JobMetric::Max, JobMetric::Mean]);
@@ -447,9 +447,12 @@ datasets: [{path: tasks}]
 fn compat_with_harbor_grades_like_harbor_by_default() {
     let verifier = |more: &str| job(&format!("{SMALLEST}compat: harbor\n{more}")).unwrap().config.verifier;
     let plain = verifier("");
-    assert_eq!((plain.after_agent_error, plain.ignore_exit_code), (AfterAgentError::Run, true));
+    assert_eq!((plain.after_agent_error, plain.ignore_exit_code), (Some(AfterAgentError::Run), Some(true)));
     let explicit = verifier("verifier: {after_agent_error: skip, ignore_exit_code: false}\n");
-    assert_eq!((explicit.after_agent_error, explicit.ignore_exit_code), (AfterAgentError::Skip, false));
+    assert_eq!(
+        (explicit.after_agent_error, explicit.ignore_exit_code),
+        (Some(AfterAgentError::Skip), Some(false))
+    );
 }
 
 #[test]
@@ -544,7 +547,7 @@ fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
     assert!(job(&text).is_ok());
     let text = "\u{feff}version = \"1.0\"\r\n[agent]\r\ntimeout_sec = 5\r\n";
     let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!(config.agent_timeout_sec, 5.0);
+    assert_eq!(config.agent_timeout_sec, Some(5.0));
 }
 
 #[test]

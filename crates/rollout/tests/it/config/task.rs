@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout::config::{Bytes, Code, Cpus, Severity, load_task_config};
+use rollout::config::{Bytes, Cpus, NetworkMode, load_task_config};
 
 fn refused(text: &str) -> String {
     load_task_config(Path::new("task.toml"), text).unwrap_err().render(false)
@@ -37,9 +37,9 @@ memory = "2048"
 storage = "10240"
 "#;
     let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!(config.memory, Bytes::mib(2048));
-    assert_eq!(config.storage, Bytes::mib(10240));
-    assert_eq!(config.cpus, Cpus { millis: 1000 });
+    let bounds = config.bounds(false);
+    assert_eq!((bounds.memory, bounds.storage), (Some(Bytes::mib(2048)), Some(Bytes::mib(10240))));
+    assert_eq!(bounds.cpus, Some(Cpus { millis: 1000 }));
     let warnings: Vec<String> = warnings.iter().map(|warning| warning.render(false)).collect();
     insta::assert_snapshot!(warnings.join("\n\n"), @r#"
     warning: `environment.memory = 2048` is taken as 2048 MiB
@@ -97,7 +97,8 @@ fn an_empty_task_has_the_documented_defaults() {
 fn a_timeout_of_zero_is_not_set() {
     let text = "[agent]\ntimeout_sec = 0\ninstall_timeout_sec = 0.0\n[verifier]\ntimeout_sec = 0\n[environment]\nbuild_timeout_sec = 0\n";
     let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!((config.agent_timeout_sec, config.agent_install_timeout_sec), (600.0, 300.0));
+    let bounds = config.bounds(false);
+    assert_eq!((bounds.agent_timeout_sec, bounds.install_timeout_sec), (Some(600.0), 300.0));
     assert_eq!((config.verifier_timeout_sec, config.build_timeout_sec), (600.0, 600.0));
 }
 
@@ -121,17 +122,18 @@ PORT = 8080
     let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
     assert_eq!(config.version, "1.4");
     assert_eq!(config.docker_image, None);
-    assert_eq!(config.cpus, Cpus { millis: 2000 });
-    assert_eq!((config.memory, config.storage), (Bytes::mib(4096), Bytes::mib(20 << 10)));
+    assert_eq!(config.cpus, Some(Cpus { millis: 2000 }));
+    let bounds = config.bounds(true);
+    assert_eq!((bounds.memory, bounds.storage), (Some(Bytes::mib(4096)), Some(Bytes::mib(20 << 10))));
     let env = [("JUDGE_KEY", "${JUDGE_KEY}"), ("PORT", "8080")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(config.verifier_env, env);
     assert_eq!(
         serde_json::Value::Object(config.unknown),
-        serde_json::json!({ "extra": 1, "task": { "name": "org/name" }, "environment.gpus": 2 })
+        serde_json::json!({ "extra": 1, "task": { "name": "org/name" } })
     );
-    assert_eq!(warnings.len(), 1);
-    assert_eq!((warnings[0].severity, warnings[0].code), (Severity::Warning, Code::Unsupported));
+    assert_eq!(config.gpus, 2);
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn a_whole_benchmark_of_tasks_is_read() {
         "version = \"1.0\"\n[metadata]\ntags = [\"a\", \"b\"]\n[environment]\nmemory = \"2048\"\ngpus = 1\n";
     for _ in 0..3500 {
         let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
-        assert_eq!((config.memory, warnings.len()), (Bytes::mib(2048), 2));
+        assert_eq!((config.bounds(false).memory, warnings.len()), (Some(Bytes::mib(2048)), 1));
     }
 }
 
@@ -154,84 +156,77 @@ fn a_huge_or_deep_task_is_rejected() {
 }
 
 #[test]
-fn task_keys_that_change_the_meaning_give_warnings() {
-    insta::assert_snapshot!(warned("\
-schema_version = \"2.0\"
-artifacts = [\"/out\"]
-multi_step_reward_strategy = \"mean\"
-[task]
-name = \"org/name\"
+fn every_key_of_harbor_is_read() {
+    let text = r#"
+schema_version = "1.1"
+artifacts = [{source = "/out", exclude = ["*.tmp"], service = "main"}]
+multi_step_reward_strategy = "final"
 [[steps]]
-name = \"first\"
+name = "first"
+min_reward = {reward = 0.5}
+[steps.agent]
+timeout_sec = 5
+[steps.healthcheck]
+command = "true"
 [environment]
-gpus = 1
-os = \"windows\"
-network_mode = \"no-network\"
+memory = "2G"
+workdir = "/work"
 allow_internet = false
-memory = \"2G\"
-memory_mb = 4096
+gpus = 1
+os = "Windows"
+[environment.env]
+A = 1
 [environment.healthcheck]
-command = \"true\"
+command = "true"
+retries = 9
+[agent]
+user = 1000
+network_mode = "public"
 [verifier]
-environment_mode = \"separate\"
+user = "judge"
+allowed_hosts = ["example.org"]
+[[verifier.collect]]
+command = "dump"
 [solution.env]
-X = \"1\"
-"), @r#"
-    warning: unknown version `2.0` of the task format
-     --> task.toml:1:18
-      |
-    1 | schema_version = "2.0"
-      |                  ^^^^^
-      |
-      = help: the task is read as version 1.0
-    warning: `multi_step_reward_strategy` is not supported: rewards of several steps are not combined
-     --> task.toml:3:1
-      |
-    3 | multi_step_reward_strategy = "mean"
-      | ^^^^^^^^^^^^^^^^^^^^^^^^^^
-    warning: `steps` is not supported: only the task's own instruction.md is attempted, not its steps
-     --> task.toml:6:3
-      |
-    6 | [[steps]]
-      |   ^^^^^
-    warning: `environment.gpus` is not supported: the environment gets no GPU
-     --> task.toml:9:1
-      |
-    9 | gpus = 1
-      | ^^^^
-    warning: `environment.os` is not supported: only Linux environments are supported
-      --> task.toml:10:1
-       |
-    10 | os = "windows"
-       | ^^
-    warning: `environment.network_mode` is not supported: the provider decides about the network
-      --> task.toml:11:1
-       |
-    11 | network_mode = "no-network"
-       | ^^^^^^^^^^^^
-    warning: `environment.allow_internet` is not supported: the provider decides about the network
-      --> task.toml:12:1
-       |
-    12 | allow_internet = false
-       | ^^^^^^^^^^^^^^
-    warning: `memory_mb` is 4Gi and `memory` is 2G: `memory` is used
-      --> task.toml:14:13
-       |
-    14 | memory_mb = 4096
-       |             ^^^^
-       |
-       = help: keep one of them
-    warning: `environment.healthcheck` is not supported: the agent starts without waiting for a health check
-      --> task.toml:15:14
-       |
-    15 | [environment.healthcheck]
-       |              ^^^^^^^^^^^
-    warning: `solution.env` is not supported: the solution runs without these variables
-      --> task.toml:19:11
-       |
-    19 | [solution.env]
-       |           ^^^
-    "#);
+X = "1"
+"#;
+    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert!(config.is_made_for_harbor);
+    assert_eq!(config.unknown.len(), 0, "{:?}", config.unknown);
+    let step = &config.steps[0];
+    assert_eq!(
+        (step.name.as_str(), step.agent_timeout_sec, step.verifier_timeout_sec),
+        ("first", Some(5.0), 600.0)
+    );
+    assert_eq!(step.min_reward, [("reward".to_owned(), 0.5)]);
+    assert_eq!(config.network, Some(NetworkMode::NoNetwork));
+    assert_eq!(config.agent_network, Some(NetworkMode::Public));
+    assert_eq!(config.verifier_network, Some(NetworkMode::Allowlist));
+    assert_eq!(
+        (config.agent_user.as_deref(), config.verifier_user.as_deref()),
+        (Some("1000"), Some("judge"))
+    );
+    assert_eq!(config.healthcheck.unwrap().retries, 9);
+    assert_eq!((config.gpus, config.os.as_str()), (1, "windows"));
+}
+
+#[test]
+fn limits_that_a_task_does_not_set_exist_only_without_harbor() {
+    let (config, _) = load_task_config(Path::new("task.toml"), "[environment]\nmemory = \"2G\"\n").unwrap();
+    let (plain, harbor) = (config.bounds(false), config.bounds(true));
+    assert_eq!((plain.memory, harbor.memory), (Some(Bytes(2_000_000_000)), Some(Bytes(2 << 30))));
+    assert_eq!((plain.cpus, harbor.cpus), (Some(Cpus { millis: 1000 }), None));
+    assert_eq!((plain.agent_timeout_sec, harbor.agent_timeout_sec), (Some(600.0), None));
+    assert_eq!((plain.install_timeout_sec, harbor.install_timeout_sec), (300.0, 360.0));
+}
+
+#[test]
+fn names_of_steps_are_directories_of_their_own() {
+    for names in [&["a/b"][..], &[".."], &["a", "A"], &["a b"]] {
+        let steps: String = names.iter().map(|name| format!("[[steps]]\nname = \"{name}\"\n")).collect();
+        assert!(load_task_config(Path::new("task.toml"), &steps).is_err(), "{names:?}");
+    }
 }
 
 #[test]
@@ -294,8 +289,17 @@ fn errors_of_a_task_file_come_before_its_warnings() {
 fn artifacts_are_absolute_paths_or_tables_that_name_one() {
     let load = |text: &str| load_task_config(Path::new("task.toml"), text);
     let (config, _) = load("artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"c\"}]").unwrap();
-    assert_eq!(config.artifacts, ["/app/a", "/app/b"]);
-    for wrong in ["\"app\"", "\"/a/../b\"", "\"/a/\"", "{destination = \"x\"}", "7"] {
+    let found: Vec<_> =
+        config.artifacts.iter().map(|a| (a.source.as_str(), a.destination.as_deref())).collect();
+    assert_eq!(found, [("/app/a", None), ("/app/b", Some("c"))]);
+    for wrong in [
+        "\"app\"",
+        "\"/a/../b\"",
+        "\"/a/\"",
+        "{destination = \"x\"}",
+        "7",
+        "{source = \"/a\", destination = \"../b\"}",
+    ] {
         assert!(load(&format!("artifacts = [{wrong}]")).is_err(), "{wrong}");
     }
 }

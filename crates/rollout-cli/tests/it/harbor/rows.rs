@@ -1,0 +1,271 @@
+//! The fields and conventions of a task with one step.
+
+use rollout_testkit::{TestJob, TestTask};
+use serde_json::json;
+
+use super::{docker, expect_rewards, graded_by, native, result, task};
+
+/// A task that is solved if the solution runs this command successfully.
+fn solved_by(name: &str, toml: &str, command: &str) -> TestTask {
+    task(name, toml).solution(&format!("if {command}; then touch /app/done; fi\n"))
+}
+
+fn rewards() -> Vec<(TestTask, f64)> {
+    let writes = |name: &str, tests: &str| task(name, "").tests(tests);
+    let dir = "/logs/verifier";
+    vec![
+        (
+            writes(
+                "json-first",
+                &format!("echo 0 > {dir}/reward.txt; echo '{{\"reward\": 1}}' > {dir}/reward.json"),
+            ),
+            1.0,
+        ),
+        (
+            writes("json-flat", &format!("echo '{{\"accuracy\": 0.5, \"style\": 1}}' > {dir}/reward.json")),
+            0.75,
+        ),
+        (writes("json-true", &format!("echo '{{\"reward\": true}}' > {dir}/reward.json")), 1.0),
+        (
+            writes(
+                "shebang-other",
+                &format!("#!/usr/bin/perl\nopen F, '>{dir}/reward.txt'; print F 1; close F;\n"),
+            ),
+            1.0,
+        ),
+        (
+            writes(
+                "shebang-flags",
+                &format!("#!/bin/bash -e\necho 0 > {dir}/reward.txt\nfalse\necho 1 > {dir}/reward.txt\n"),
+            ),
+            0.0,
+        ),
+        (writes("exit-code", &format!("echo 1 > {dir}/reward.txt; exit 3")), 1.0),
+    ]
+}
+
+fn fields() -> Vec<(TestTask, f64)> {
+    let is_done = graded_by("[ -e /app/done ]");
+    vec![
+        (task("oracle-exit", "").solution("touch /app/done; exit 3\n"), 1.0),
+        (solved_by("frontend", "", "[ \"$DEBIAN_FRONTEND\" = noninteractive ]"), 1.0),
+        (solved_by("solution-env", "[solution.env]\nX = \"${UNSET:-7}\"\n", "[ \"$X\" = 7 ]"), 1.0),
+        (
+            solved_by(
+                "environment-env",
+                "[environment.env]\nX = \"e\"\nY = \"e\"\n[verifier.env]\nY = \"v\"\n",
+                "[ \"$X$Y\" = ee ]",
+            )
+            .tests(&graded_by("[ -e /app/done ] && [ \"$X$Y\" = ev ]")),
+            1.0,
+        ),
+        (
+            task("workdir", "[environment]\nworkdir = \"/else/where\"\n")
+                .solution("touch here\n")
+                .tests(&graded_by("[ -e /else/where/here ] && [ -e here ]")),
+            1.0,
+        ),
+        (
+            task("users", "[agent]\nuser = \"nobody\"\n[verifier]\nuser = 1\n")
+                .solution("id -un > /tmp/agent\n")
+                .tests(&graded_by("[ \"$(cat /tmp/agent) $(id -u)\" = 'nobody 1' ]")),
+            1.0,
+        ),
+        (solved_by("solution-path", "", "[ \"$0\" = /solution/solve.sh ]"), 1.0),
+        (
+            task("oracle-output", "").solution("echo shown; echo also >&2\n").tests(&graded_by(
+                "grep -q shown /logs/agent/oracle.txt && grep -q also /logs/agent/oracle.txt",
+            )),
+            1.0,
+        ),
+        (task("host-main", "").tests(&graded_by("grep -qw main /etc/hosts")), 1.0),
+        (
+            task("image-files", "[environment]\ndocker_image = \"test\"\nworkdir = \"/data\"\n")
+                .without("environment/Dockerfile")
+                .file("environment/data.txt", "data")
+                .tests(&graded_by("[ \"$(cat /data/data.txt)\" = data ]")),
+            1.0,
+        ),
+        (
+            solved_by("canary", "", "[ \"$(cat /tmp/instruction.md)\" = 'Do it.' ]")
+                .file("instruction.md", "<!-- a-canary GUID 1 -->\n\nDo it.\n"),
+            1.0,
+        ),
+        (task("prior-trajectory", "").file("trajectory.json", "{}").tests(&is_done), 1.0),
+        (
+            solved_by(
+                "healthcheck",
+                "[environment.healthcheck]\ncommand = \"[ -e /tmp/ready ] || ! touch /tmp/ready\"\ninterval_sec = 0\n",
+                "[ -e /tmp/ready ]",
+            ),
+            1.0,
+        ),
+        (
+            solved_by(
+                "no-network",
+                "[environment]\nnetwork_mode = \"no-network\"\n",
+                "[ $(grep -c : /proc/net/dev) = 1 ]",
+            ),
+            1.0,
+        ),
+        (
+            solved_by(
+                "no-internet",
+                "[environment]\nallow_internet = false\n",
+                "[ $(grep -c : /proc/net/dev) = 1 ]",
+            ),
+            1.0,
+        ),
+    ]
+}
+
+fn artifacts() -> Vec<(TestTask, f64)> {
+    let collected = "[[verifier.collect]]\ncommand = \"echo x > /logs/artifacts/dump\"\n[[verifier.collect]]\ncommand = \"false\"\n";
+    vec![
+        (
+            task("logs-artifacts", "").solution("echo x > /logs/artifacts/a\n").tests(&graded_by("[ -e /logs/artifacts/a ]")),
+            1.0,
+        ),
+        (task("collect", collected).tests(&graded_by("[ -e /logs/artifacts/dump ]")), 1.0),
+        (
+            task(
+                "separate",
+                "artifacts = [\"/app/a\", {source = \"/app/out\", destination = \"o\", exclude = [\"*.tmp\"]}, \"/app/none\"]\n\
+                 [verifier]\nenvironment_mode = \"separate\"\n",
+            )
+            .solution("mkdir /app/out; echo 1 > /app/a; touch /app/secret /app/out/kept /app/out/left.tmp\n")
+            .tests(&graded_by(
+                "[ -e /app/a ] && [ -e /app/out/kept ] && [ ! -e /app/out/left.tmp ] && [ ! -e /app/secret ]",
+            )),
+            1.0,
+        ),
+    ]
+}
+
+fn every_row(job: TestJob) {
+    let rows = rewards().into_iter().chain(fields()).chain(artifacts()).collect();
+    let finished = expect_rewards(job, rows);
+    assert_eq!(result(&finished, "json-flat")["rewards"], json!({"accuracy": 0.5, "style": 1.0}));
+    let listed: serde_json::Value =
+        serde_json::from_str(&finished.file("oracle/set/separate__1/artifacts/manifest.json")).unwrap();
+    let listed: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| json!([entry["source"], entry["destination"], entry["type"], entry["status"]]))
+        .collect();
+    let expected = json!([
+        ["/app/a", "app/a", "file", "ok"],
+        ["/app/out", "o", "directory", "ok"],
+        ["/app/none", "app/none", null, "failed"],
+        ["/logs/artifacts", "logs/artifacts", "directory", "empty"],
+    ]);
+    assert_eq!(serde_json::Value::from(listed), expected);
+    assert_eq!(finished.file("oracle/set/separate__1/artifacts/app/a"), "1\n");
+    let notes = result(&finished, "collect")["notes"].to_string();
+    assert!(notes.contains("`false` of verifier.collect exited with code 1"), "{notes}");
+}
+
+#[test]
+fn every_row_has_the_reward_of_harbor_on_native() {
+    every_row(native());
+}
+
+#[test]
+fn every_row_has_the_reward_of_harbor_on_docker() {
+    every_row(docker());
+}
+
+/// A service that a timed-out agent started is still there for the tests.
+fn timeout(job: TestJob) {
+    let waits = "rm -f /app/alive; for _ in $(seq 600); do [ -e /app/alive ] && break; sleep 0.1; done";
+    let job = job
+        .task(
+            task("timeout", "[agent]\ntimeout_sec = 1\n")
+                .tests(&format!("{waits}\n{}", graded_by("[ -e /app/alive ]"))),
+        )
+        .script("while :; do touch /app/alive; sleep 0.1; done");
+    let result = job.run().expect(0).trial("agent/set/timeout__1");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
+    job.expect_nothing_left();
+}
+
+#[test]
+fn tests_run_after_a_timeout_with_the_agents_processes_on_native() {
+    timeout(native());
+}
+
+#[test]
+fn tests_run_after_a_timeout_with_the_agents_processes_on_docker() {
+    timeout(docker());
+}
+
+#[test]
+fn an_agent_that_fails_is_graded_and_a_task_without_a_version_is_not() {
+    let job =
+        native().task(task("harbor", "")).task(TestTask::new("plain")).script("touch /app/done; exit 4");
+    let finished = job.run().expect(1);
+    let (harbor, plain) = (finished.trial("agent/set/harbor__1"), finished.trial("agent/set/plain__1"));
+    assert_eq!(
+        (&harbor["reward"], &harbor["error"]["type"]),
+        (&json!(1.0), &json!("agent_execution_failed"))
+    );
+    assert_eq!((&plain["reward"], &plain["error"]["type"]), (&json!(null), &json!("agent_execution_failed")));
+}
+
+#[test]
+fn the_job_gives_the_rules_of_harbor_to_all_tasks() {
+    let both = "echo 0 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json\n";
+    let job = native().task(TestTask::new("plain").tests(both)).oracle().set("compat", json!("harbor"));
+    assert_eq!(result(&job.run().expect(0), "plain")["reward"], 1.0);
+}
+
+#[test]
+fn a_health_check_that_keeps_failing_is_an_error_that_quotes_it() {
+    let check =
+        "[environment.healthcheck]\ncommand = \"echo not yet; false\"\ninterval_sec = 0\nretries = 2\n";
+    let job = native().task(task("ill", check)).oracle();
+    let result = result(&job.run().expect(1), "ill");
+    assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
+    let message = result["error"]["message"].as_str().unwrap();
+    assert!(message.contains("exited with code 1, 2 times in a row\nnot yet"), "{message}");
+}
+
+#[test]
+fn the_entrypoint_and_the_health_check_of_the_image_run_on_docker() {
+    let entry = "FROM test\nWORKDIR /app\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\n";
+    let script = "echo \"$SEED\" > /tmp/entered; [ \"$*\" = 'sh -c sleep infinity' ] && touch /tmp/asked; exec \"$@\"\n";
+    let healthy =
+        "FROM test\nWORKDIR /app\nHEALTHCHECK --interval=1s CMD [ -e /tmp/seen ] || ! touch /tmp/seen\n";
+    let entered = "until [ -e /tmp/asked ]; do sleep 0.05; done; [ \"$(cat /tmp/entered)\" = seed ]";
+    let rows = vec![
+        (
+            solved_by("entrypoint", "[environment.env]\nSEED = \"seed\"\n", entered)
+                .dockerfile(entry)
+                .file("environment/entry.sh", script),
+            1.0,
+        ),
+        (solved_by("image-health", "", "[ -e /tmp/seen ]").dockerfile(healthy), 1.0),
+    ];
+    expect_rewards(docker(), rows);
+}
+
+/// Only the agent is without the network: the install script and the tests have it.
+#[test]
+fn the_network_of_a_phase_is_taken_away_on_docker() {
+    let interfaces = "$(grep -c : /proc/net/dev)";
+    let job = docker()
+        .set("environment/provider_config", json!({}))
+        .task(
+            task("phase", "[agent]\nnetwork_mode = \"no-network\"\n")
+                .tests(&graded_by(&format!("[ \"$(cat /app/seen)\" = '2 1' ] && [ {interfaces} = 2 ]"))),
+        )
+        .agent(json!({
+            "name": "agent",
+            "install": format!("echo {interfaces} > /tmp/installed"),
+            "execute": format!("echo $(cat /tmp/installed) {interfaces} > /app/seen"),
+        }));
+    let result = job.run().expect(0).trial("agent/set/phase__1");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+}

@@ -1,0 +1,131 @@
+//! Tasks with several steps.
+
+use rollout_testkit::{TestJob, TestTask};
+use serde_json::json;
+
+use super::{docker, graded_by, native, result, task};
+
+/// A task without an instruction of its own, whose steps are solved by creating `/app/<step>`.
+fn steps(name: &str, toml: &str, steps: &[(&str, &str)]) -> TestTask {
+    let start =
+        task(name, toml).without("instruction.md").without("tests/test.sh").without("solution/solve.sh");
+    steps.iter().fold(start, |task, (step, solution)| {
+        task.file(&format!("steps/{step}/instruction.md"), &format!("Create /app/{step}.\n"))
+            .file(&format!("steps/{step}/solution/solve.sh"), solution)
+            .file(&format!("steps/{step}/tests/test.sh"), &graded_by(&format!("[ -e /app/{step} ]")))
+    })
+}
+
+const TWO: &str = "[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n";
+
+fn every_row(job: TestJob) {
+    let both = [("one", "touch /app/one\n"), ("two", "true\n")];
+    let shared = graded_by("[ \"$(cat /tests/level)\" = step ] && [ -e /tests/common ]");
+    let prepared =
+        "[ -e ready ] && [ \"$(cat /app/seed)\" = 2 ] && [ ! -e /tests/test.sh ] && touch /app/two\n";
+    let rows = [
+        (steps("mean", TWO, &both), 0.5, 2),
+        (steps("final", &format!("multi_step_reward_strategy = \"final\"\n{TWO}"), &both), 0.0, 2),
+        // The first step is not good enough, so the second is not attempted.
+        (
+            steps(
+                "stops",
+                "[[steps]]\nname = \"one\"\nmin_reward = 0.5\n[[steps]]\nname = \"two\"\n",
+                &[("one", "true\n"), ("two", "touch /app/two\n")],
+            ),
+            0.0,
+            1,
+        ),
+        (
+            steps(
+                "goes-on",
+                "[[steps]]\nname = \"one\"\nmin_reward = {reward = 0.5}\n[[steps]]\nname = \"two\"\n",
+                &[("one", "touch /app/one\n"), ("two", "touch /app/two\n")],
+            ),
+            1.0,
+            2,
+        ),
+        // The tests of a step are laid over the shared ones.
+        (
+            steps("shared-tests", "[[steps]]\nname = \"one\"\n", &[("one", "true\n")])
+                .without("steps/one/tests/test.sh")
+                .without("tests/test.sh")
+                .file("tests/common", "")
+                .file("tests/level", "task")
+                .file("steps/one/tests/level", "step")
+                .file("tests/./test.sh", &shared),
+            1.0,
+            1,
+        ),
+        // Files for the working directory, a script that prepares it, and nothing of the tests before.
+        (
+            steps("prepared", TWO, &[("one", "touch /app/one\n"), ("two", prepared)])
+                .file("steps/two/workdir/seed", "2")
+                .file("steps/two/workdir/setup.sh", "touch ready\n"),
+            1.0,
+            2,
+        ),
+        // A solution of the task serves all steps without one.
+        (
+            steps("shared-solution", TWO, &[("one", ""), ("two", "")])
+                .without("steps/one/solution/solve.sh")
+                .without("steps/two/solution/solve.sh")
+                .file("solution/./solve.sh", "touch /app/one /app/two\n"),
+            1.0,
+            2,
+        ),
+    ];
+    let job = rows.iter().fold(job.oracle(), |job, (task, _, _)| job.task(task.clone()));
+    let finished = job.run().expect(0);
+    for (task, reward, ran) in &rows {
+        let result = result(&finished, task.name());
+        assert_eq!(result["reward"], json!(reward), "{}: {result:#}", task.name());
+        assert_eq!(result["steps"].as_array().unwrap().len(), *ran, "{}: {result:#}", task.name());
+    }
+    let notes = result(&finished, "stops")["notes"].to_string();
+    assert!(notes.contains("the steps after one were not attempted"), "{notes}");
+    assert_eq!(finished.file("oracle/set/mean__1/steps/one/logs/verifier/reward.txt"), "1\n");
+    assert_eq!(finished.file("oracle/set/mean__1/steps/two/logs/verifier/reward.txt"), "0\n");
+    job.expect_nothing_left();
+}
+
+#[test]
+fn steps_have_the_rewards_of_harbor_on_native() {
+    every_row(native());
+}
+
+#[test]
+fn steps_have_the_rewards_of_harbor_on_docker() {
+    every_row(docker());
+}
+
+#[test]
+fn each_step_has_its_own_instruction_and_timeout() {
+    let toml = "[[steps]]\nname = \"one\"\n[steps.agent]\ntimeout_sec = 77\n[[steps]]\nname = \"two\"\n";
+    let job = native()
+        .task(steps("own", toml, &[("one", ""), ("two", "")]))
+        .script("echo \"$ROLLOUT_STEP ${ROLLOUT_AGENT_TIMEOUT_SEC-none}\"; cat /tmp/instruction.md");
+    let finished = job.run().expect(0);
+    let printed = |step: &str| finished.file(&format!("agent/set/own__1/steps/{step}/command/stdout.txt"));
+    assert_eq!(printed("one"), "one 77\nCreate /app/one.\n");
+    assert_eq!(printed("two"), "two none\nCreate /app/two.\n");
+}
+
+#[test]
+fn a_step_that_fails_without_a_reward_ends_the_trial() {
+    let job = native()
+        .task(steps("cut", TWO, &[("one", ""), ("two", "")]).file("steps/one/tests/test.sh", "true\n"))
+        .oracle();
+    let result = result(&job.run().expect(1), "cut");
+    assert_eq!(result["error"]["type"], "verifier_reward_missing", "{result:#}");
+    assert_eq!(result["steps"].as_array().unwrap().len(), 1, "{result:#}");
+}
+
+#[test]
+fn a_missing_directory_of_a_step_is_named() {
+    let job = native().task(task("gone", TWO)).oracle();
+    let result = result(&job.run().expect(1), "gone");
+    assert_eq!(result["error"]["type"], "task_invalid");
+    let message = result["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`steps`: steps/one is missing"), "{message}");
+}

@@ -1,0 +1,85 @@
+//! The programs that an image wants to be started, kept while the guest takes their place.
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::models::HealthConfig;
+use rollout_core::text::hex;
+
+use crate::environment::{ImageHealthcheck, ImageStartup};
+
+/// The label with the entrypoint of the image below: hexadecimal JSON, because Podman accepts only plain text.
+pub(super) const ENTRYPOINT: &str = "rollout.entrypoint";
+
+/// The engine's own defaults.
+const INTERVAL: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const RETRIES: u64 = 3;
+
+/// The text of the label.
+pub(super) fn label(entrypoint: &[String]) -> String {
+    hex(&serde_json::to_vec(entrypoint).unwrap_or_default())
+}
+
+/// Reads the startup of an image with a guest.
+pub(super) fn of_image(
+    healthcheck: Option<HealthConfig>,
+    labels: Option<&HashMap<String, String>>,
+) -> ImageStartup {
+    let entrypoint = labels.and_then(|labels| entrypoint(labels.get(ENTRYPOINT)?)).unwrap_or_default();
+    ImageStartup { entrypoint, healthcheck: healthcheck.and_then(check) }
+}
+
+fn entrypoint(label: &str) -> Option<Vec<String>> {
+    let digits = label.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    let bytes: Option<Vec<u8>> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
+    serde_json::from_slice(&bytes?).ok()
+}
+
+fn check(config: HealthConfig) -> Option<ImageHealthcheck> {
+    let test = config.test.unwrap_or_default();
+    let argv = match test.split_first()? {
+        (kind, rest) if kind == "CMD" && !rest.is_empty() => rest.to_vec(),
+        (kind, [command]) if kind == "CMD-SHELL" => ["sh", "-c", command].map(str::to_owned).to_vec(),
+        _ => return None,
+    };
+    let time = |nanoseconds: Option<i64>, usual: Duration| {
+        nanoseconds
+            .and_then(|time| u64::try_from(time).ok())
+            .filter(|time| *time > 0)
+            .map_or(usual, Duration::from_nanos)
+    };
+    let retries = config.retries.and_then(|retries| u64::try_from(retries).ok());
+    Some(ImageHealthcheck {
+        argv,
+        interval: time(config.interval, INTERVAL),
+        timeout: time(config.timeout, TIMEOUT),
+        start_period: time(config.start_period, Duration::ZERO),
+        retries: retries.filter(|retries| *retries > 0).unwrap_or(RETRIES),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entrypoint_is_read_back_from_its_label() {
+        let words = ["/entry.sh".to_owned(), "a \"b\"\n".to_owned()];
+        let labels = HashMap::from([(ENTRYPOINT.to_owned(), label(&words))]);
+        assert_eq!(of_image(None, Some(&labels)).entrypoint, words);
+        let odd = HashMap::from([(ENTRYPOINT.to_owned(), "xyz".to_owned())]);
+        assert_eq!(of_image(None, Some(&odd)), ImageStartup::default());
+    }
+
+    #[test]
+    fn a_health_check_is_a_command_or_a_line_for_a_shell() {
+        let argv = |test: &[&str]| {
+            let test = Some(test.iter().map(|word| (*word).to_owned()).collect());
+            check(HealthConfig { test, ..HealthConfig::default() }).map(|check| check.argv.join(" "))
+        };
+        assert_eq!(argv(&["CMD", "curl", "-f"]).as_deref(), Some("curl -f"));
+        assert_eq!(argv(&["CMD-SHELL", "true"]).as_deref(), Some("sh -c true"));
+        assert_eq!(argv(&["NONE"]), None);
+        assert_eq!(argv(&[]), None);
+    }
+}

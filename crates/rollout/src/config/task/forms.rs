@@ -1,0 +1,196 @@
+//! The forms of values in task.toml.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{
+    parts::{ArtifactConfig, TaskAmount},
+    plain_entry, plain_json,
+};
+use crate::config::job::check_absolute;
+use rollout_core::quantity::Bytes;
+use rollout_settings::{
+    Entry, Form, Node, Section, Value,
+    diagnostic::{Code, Diagnostic, quoted},
+    forms::{bytes, env, list, number_or_text},
+    section::scalar_text,
+};
+
+pub(super) fn version(root: &Section<'_>) -> Option<String> {
+    let key = if root.node("version").is_some() { "version" } else { "schema_version" };
+    let version = root.text(key)?;
+    if version != "1" && !version.starts_with("1.") {
+        let message = format!("unknown version {} of the task format", quoted(&version));
+        root.reader.report(
+            Diagnostic::warning(root.reader.sources, root.value_span(key), Code::Unsupported, message)
+                .hint("the task is read as version 1.0"),
+        );
+    }
+    Some(version)
+}
+
+pub(super) fn metadata(section: &Section<'_>, key: &str) -> Option<Map<String, Json>> {
+    Some(section.mapping(key)?.entries.iter().map(plain_entry).collect())
+}
+
+/// Variables as they are written: a task can be loaded and validated where they are not set.
+pub(super) fn variables() -> Form<Vec<(String, String)>> {
+    let read = |section: &Section<'_>, key: &str| {
+        let variables = section.variables(key).into_iter();
+        Some(variables.map(|(entry, text)| (entry.key.clone(), text)).collect())
+    };
+    env().read_into(read, |_, written| written.plain()).or_empty()
+}
+
+/// A user, as `name|uid`.
+pub(super) fn user() -> Form<Option<String>> {
+    number_or_text()
+        .kind("name or number")
+        .filter(|user| !user.is_empty())
+        .check(|user, section, key| {
+            if user.chars().any(|char| char.is_whitespace() || char.is_control()) {
+                section.invalid(key, format!("{} cannot be the name of a user", quoted(user)));
+            }
+        })
+        .optional()
+        .unset("the image's `USER`")
+}
+
+/// TPUs, as written. An empty table asks for nothing.
+pub(super) fn tpu() -> Form<Option<Json>> {
+    let schema = || json!({ "type": ["object", "string", "integer"] });
+    Form::written("mapping", schema, |section, key| {
+        let value = plain_json(section.node(key)?);
+        let nothing = [json!({}), json!(""), json!(0), json!(false)].contains(&value);
+        (!nothing).then_some(value)
+    })
+    .optional()
+}
+
+/// Artifacts: paths, or tables.
+pub(super) fn artifacts() -> Form<Vec<ArtifactConfig>> {
+    let item = || json!({ "anyOf": [{ "type": "string" }, { "type": "object", "required": ["source"] }] });
+    list(item, |section, key| {
+        let Value::List(items) = &section.node(key)?.value else {
+            section.invalid_with_hint(
+                key,
+                "`artifacts` must be a list",
+                "write `artifacts = [\"/app/result.txt\"]`",
+            );
+            return None;
+        };
+        Some(items.iter().filter_map(|item| artifact(item, section, key)).collect())
+    })
+}
+
+fn artifact(item: &Node, section: &Section<'_>, key: &str) -> Option<ArtifactConfig> {
+    let get = |name: &str| match &item.value {
+        Value::Map(entries) => {
+            entries.iter().find(|entry: &&Entry| entry.key == name).map(|entry| &entry.node)
+        }
+        _ => None,
+    };
+    let text = |name: &str| match get(name).map(|node| &node.value) {
+        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    };
+    let source = match &item.value {
+        Value::String(path) => Some(path.clone()),
+        _ => text("source"),
+    };
+    let Some(source) = source else {
+        section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`");
+        return None;
+    };
+    check_absolute(&source, section, key);
+    let destination = text("destination");
+    if let Some(path) = destination.as_deref() {
+        let leaves = path.split('/').any(|name| name == "..");
+        if leaves || path.starts_with('/') || path.chars().any(char::is_control) {
+            let message = format!("{} is not a relative path without `..`", quoted(path));
+            section.invalid_with_hint(key, message, "a destination is below `artifacts/` of the trial");
+        }
+    }
+    let exclude = match get("exclude").map(|node| &node.value) {
+        Some(Value::List(names)) => {
+            names.iter().filter_map(|name| scalar_text(section.reader.sources, name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    Some(ArtifactConfig { source, destination, exclude, service: text("service") })
+}
+
+/// A number, or numbers by the names of rewards.
+pub(super) fn min_reward() -> Form<Vec<(String, f64)>> {
+    let schema = || json!({ "anyOf": [{ "type": "number" }, { "type": "object" }] });
+    Form::written("number, or mapping of name to number", schema, |section, key| {
+        match &section.node(key)?.value {
+            Value::Map(_) => {
+                let named = section.mapping(key)?;
+                let read = |entry: &Entry| Some((entry.key.clone(), named.finite(&entry.key)?));
+                Some(named.entries.iter().filter_map(read).collect())
+            }
+            _ => Some(vec![("reward".to_owned(), section.finite(key)?)]),
+        }
+    })
+    .or_empty()
+    .unset("none")
+}
+
+/// An amount of memory or storage, as Rollout and as Harbor read it.
+pub(super) fn task_amount(mebibytes_key: &'static str, mebibytes_doc: &'static str) -> Form<TaskAmount> {
+    let mebibytes: Form<f64> =
+        Form::new("MiB", || json!({ "type": "number", "exclusiveMinimum": 0 }), |_, _| None);
+    bytes()
+        .read_into(
+            move |section, key| {
+                let bytes = amount(section, key, mebibytes_key)?;
+                let binary = section.text(key).and_then(|text| binary(&text)).unwrap_or(bytes);
+                Some(TaskAmount { bytes, binary })
+            },
+            |amount, _| json!(amount.bytes.to_string()),
+        )
+        .note("A number or a Kubernetes quantity.")
+        .alias(mebibytes_key, mebibytes_doc, mebibytes)
+}
+
+/// An amount with a decimal unit, read as a power of 1024.
+fn binary(text: &str) -> Option<Bytes> {
+    let text = text.trim();
+    let unit = text.chars().last().filter(|unit| "kMGTPE".contains(*unit))?;
+    let number = &text[..text.len() - 1];
+    format!("{number}{}i", unit.to_ascii_uppercase()).parse().ok()
+}
+
+pub(super) fn check_image(image: &str, section: &Section<'_>, key: &str) {
+    // A leading dash would be an option to a command that is given the image.
+    if image.starts_with('-') || image.chars().any(|char| char.is_whitespace() || char.is_control()) {
+        let message = format!("{} cannot be the name of an image", quoted(image));
+        section.invalid_with_hint(key, message, "write it as `registry/name:tag` or `name@sha256:…`");
+    }
+}
+
+pub(super) fn check_hostname(name: &str, section: &Section<'_>, key: &str) {
+    let label = |label: &str| {
+        !label.is_empty() && label.chars().all(|char| char.is_ascii_alphanumeric() || char == '-')
+    };
+    if name.len() > 253 || !name.split('.').all(label) {
+        let message = format!("{} cannot be the name of a host", quoted(name));
+        section.invalid_with_hint(key, message, "use letters, digits, `-` and `.`");
+    }
+}
+
+/// An amount that can be given in two ways. The spec's own key wins, and a warning tells so.
+fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<Bytes> {
+    let (exact, mebibytes) = (environment.bytes(key), environment.mebibytes(mebibytes_key));
+    if let (Some(exact), Some(mebibytes)) = (exact, mebibytes)
+        && exact != mebibytes
+    {
+        let message = format!("`{mebibytes_key}` is {mebibytes} and `{key}` is {exact}: `{key}` is used");
+        let span = environment.value_span(mebibytes_key);
+        environment.reader.report(
+            Diagnostic::warning(environment.reader.sources, span, Code::Conflict, message)
+                .hint("keep one of them"),
+        );
+    }
+    exact.or(mebibytes)
+}

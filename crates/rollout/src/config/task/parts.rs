@@ -1,0 +1,133 @@
+//! The parts of a task.toml that several sections have.
+
+use super::VerifierEnvironment;
+use rollout_core::quantity::Bytes;
+
+/// The network of an environment, or of a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// That of the job.
+    Public,
+    /// Loopback only.
+    NoNetwork,
+    /// Some hosts only.
+    Allowlist,
+}
+
+pub(super) const NETWORK_MODES: [(&str, NetworkMode); 3] = [
+    ("public", NetworkMode::Public),
+    ("no-network", NetworkMode::NoNetwork),
+    ("allowlist", NetworkMode::Allowlist),
+];
+
+/// The network that a section asks for, by its keys.
+pub(super) fn network(
+    mode: Option<NetworkMode>,
+    allowed_hosts: &[String],
+    allow_internet: bool,
+) -> Option<NetworkMode> {
+    let listed = (!allowed_hosts.is_empty()).then_some(NetworkMode::Allowlist);
+    mode.or(listed).or((!allow_internet).then_some(NetworkMode::NoNetwork))
+}
+
+/// An amount of memory or storage, as Rollout and as Harbor read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskAmount {
+    /// `2G` is a power of ten.
+    pub bytes: Bytes,
+    /// `2G` is a power of 1024.
+    pub binary: Bytes,
+}
+
+/// A file or directory that the agent leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactConfig {
+    /// Its path in the environment.
+    pub source: String,
+    /// Its path below `artifacts/` of the trial; that of the source when absent.
+    pub destination: Option<String>,
+    /// Names and patterns that are not copied.
+    pub exclude: Vec<String>,
+    /// The service of a compose file that has it.
+    pub service: Option<String>,
+}
+
+impl ArtifactConfig {
+    /// A path without any options.
+    pub fn path(source: &str) -> Self {
+        Self { source: source.to_owned(), destination: None, exclude: Vec::new(), service: None }
+    }
+}
+
+/// A command that prepares artifacts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CollectConfig {
+    /// The command, for `bash -c`.
+    pub command: String,
+    /// The service of a compose file.
+    pub service: Option<String>,
+    /// Seconds that it may take.
+    pub timeout_sec: f64,
+    /// The user that runs it.
+    pub user: Option<String>,
+}
+
+/// A command that must succeed before the agent starts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthcheckConfig {
+    /// The command, for `bash -c`.
+    pub command: String,
+    /// Seconds between two runs.
+    pub interval_sec: f64,
+    /// Seconds that the command may take.
+    pub timeout_sec: f64,
+    /// Seconds after the start in which failures do not count.
+    pub start_period_sec: f64,
+    /// Seconds between two runs in that time.
+    pub start_interval_sec: f64,
+    /// How many failures in a row make the environment unusable.
+    pub retries: u64,
+}
+
+/// How the rewards of steps become the reward of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepRewards {
+    /// The mean over the steps that were graded.
+    Mean,
+    /// That of the last step.
+    Final,
+}
+
+pub(super) const STEP_REWARDS: [(&str, StepRewards); 2] =
+    [("mean", StepRewards::Mean), ("final", StepRewards::Final)];
+
+/// A step of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepConfig {
+    /// The name of its directory below `steps/`.
+    pub name: String,
+    /// The lowest rewards, by name, with which the next step starts.
+    pub min_reward: Vec<(String, f64)>,
+    /// More artifacts.
+    pub artifacts: Vec<ArtifactConfig>,
+    /// Seconds that the agent may take.
+    pub agent_timeout_sec: Option<f64>,
+    /// The user that runs the agent.
+    pub agent_user: Option<String>,
+    /// The network while the agent works.
+    pub agent_network: Option<NetworkMode>,
+    /// Seconds that test.sh may take.
+    pub verifier_timeout_sec: f64,
+    /// Where test.sh runs.
+    pub verifier_environment: Option<VerifierEnvironment>,
+    /// More variables for test.sh, as written.
+    pub verifier_env: Vec<(String, String)>,
+    /// The user that runs test.sh.
+    pub verifier_user: Option<String>,
+    /// The network while test.sh runs.
+    pub verifier_network: Option<NetworkMode>,
+    /// More commands that prepare artifacts.
+    pub collect: Vec<CollectConfig>,
+    /// A command that must succeed before the agent starts.
+    pub healthcheck: Option<HealthcheckConfig>,
+}

@@ -1,0 +1,103 @@
+//! The settings of a task that Rollout, or a provider, cannot honour.
+
+use super::Task;
+use crate::config::{NetworkMode, TaskConfig, VerifierEnvironment};
+use rollout_env::{Demand, Provider};
+
+/// A setting that changes the meaning of a task and is not supported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// The setting or file.
+    pub setting: String,
+    /// Why it is not supported.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` is not supported: {}", self.setting, self.reason)
+    }
+}
+
+/// Lists the settings of a task that are not supported. Without a provider: those that none supports.
+pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsupported> {
+    let mut found = Found { provider, all: Vec::new() };
+    let config = &task.config;
+    if config.os != "linux" {
+        found.never("environment.os", "only Linux environments are supported");
+    }
+    if config.tpu.is_some() {
+        found.never("environment.tpu", "no provider has TPUs");
+    }
+    if !config.gpu_types.is_empty() {
+        found.never("environment.gpu_types", "the kind of a GPU cannot be chosen");
+    }
+    if config.gpus > 0 {
+        found.demand("environment.gpus", Demand::Gpus);
+    }
+    networks(config, &mut found);
+    if task.is_harbor && task.files.startup {
+        found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile", Demand::ImageStartup);
+    }
+    if task.files.compose {
+        found.demand("environment/docker-compose.yaml", Demand::Compose);
+    }
+    if task.files.tests_compose {
+        found.never("tests/docker-compose.yaml", "tests run in one environment");
+    }
+    let artifacts = config.artifacts.iter().chain(config.steps.iter().flat_map(|step| &step.artifacts));
+    if artifacts.filter_map(|artifact| artifact.service.as_deref()).any(|service| service != "main") {
+        found.demand("artifacts.service", Demand::Compose);
+    }
+    let collect = config.collect.iter().chain(config.steps.iter().flat_map(|step| &step.collect));
+    if collect.filter_map(|collect| collect.service.as_deref()).any(|service| service != "main") {
+        found.demand("verifier.collect.service", Demand::Compose);
+    }
+    found.all
+}
+
+struct Found<'a> {
+    provider: Option<&'a dyn Provider>,
+    all: Vec<Unsupported>,
+}
+
+impl Found<'_> {
+    fn never(&mut self, setting: &str, reason: &str) {
+        self.all.push(Unsupported { setting: setting.to_owned(), reason: reason.to_owned() });
+    }
+
+    fn demand(&mut self, setting: &str, demand: Demand) {
+        if let Some(reason) = self.provider.and_then(|provider| provider.refusal(demand)) {
+            self.never(setting, &reason);
+        }
+    }
+}
+
+fn networks(config: &TaskConfig, found: &mut Found<'_>) {
+    let steps = config.steps.iter().flat_map(|step| {
+        let apart = step.verifier_environment == Some(VerifierEnvironment::Separate);
+        [
+            ("steps.agent.network_mode", step.agent_network, false),
+            ("steps.verifier.network_mode", step.verifier_network, apart),
+        ]
+    });
+    let apart =
+        config.verifier_environment == Some(VerifierEnvironment::Separate) || config.verifier_image.is_some();
+    let phases = [
+        ("agent.network_mode", config.agent_network, false),
+        ("verifier.network_mode", config.verifier_network, apart),
+    ];
+    let whole = ("environment.network_mode", config.network, true);
+    for (setting, mode, fixed) in [whole].into_iter().chain(phases).chain(steps) {
+        let public = matches!(config.network, None | Some(NetworkMode::Public));
+        match mode {
+            Some(NetworkMode::Allowlist) => {
+                found.never(setting, "no provider can restrict the network to a list of hosts");
+            }
+            Some(NetworkMode::NoNetwork) if fixed => found.demand(setting, Demand::NoNetwork),
+            Some(NetworkMode::NoNetwork) if public => found.demand(setting, Demand::NetworkChanges),
+            Some(NetworkMode::Public) if !fixed && !public => found.demand(setting, Demand::NetworkChanges),
+            Some(NetworkMode::NoNetwork | NetworkMode::Public) | None => {}
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The steps of a trial: what one round of agent and tests needs. A task without steps is one step.
+
+use std::path::PathBuf;
+
+use super::{context::Trial, timeouts::Timeouts};
+use crate::{
+    config::{
+        ArtifactConfig, CollectConfig, Env, HealthcheckConfig, NetworkMode, StepConfig, VerifierEnvironment,
+    },
+    task::Task,
+};
+use rollout_env::CommandUsers;
+use rollout_record::layout::TrialDir;
+
+/// One round of agent and tests.
+pub(super) struct Step {
+    /// Its name, if the task has steps.
+    pub(super) name: Option<String>,
+    /// Where its files go.
+    pub(super) dir: TrialDir,
+    pub(super) timeouts: Timeouts,
+    pub(super) instruction: PathBuf,
+    /// Directories of tests; each is laid over those before.
+    pub(super) tests: Vec<PathBuf>,
+    pub(super) solution: PathBuf,
+    /// Files for the working directory.
+    pub(super) workdir: Option<PathBuf>,
+    pub(super) users: CommandUsers,
+    pub(super) agent_network: Option<NetworkMode>,
+    pub(super) verifier_network: Option<NetworkMode>,
+    /// Whether the tests run in a separate environment.
+    pub(super) is_separate: bool,
+    pub(super) verifier_env: Env,
+    pub(super) artifacts: Vec<ArtifactConfig>,
+    pub(super) collect: Vec<CollectConfig>,
+    /// The health check of the step itself; that of the environment runs before the agent is installed.
+    pub(super) healthcheck: Option<HealthcheckConfig>,
+    /// The lowest rewards with which the next step starts.
+    pub(super) min_reward: Vec<(String, f64)>,
+}
+
+impl Step {
+    /// Its name for messages.
+    pub(super) fn shown_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("this one")
+    }
+}
+
+/// The steps of a trial, at least one.
+pub(super) fn steps(trial: &Trial, task: &Task) -> Vec<Step> {
+    let plain = plain(trial, task);
+    if task.config.steps.is_empty() {
+        return vec![plain];
+    }
+    let envs = trial.env.steps.iter().cloned().chain(std::iter::repeat_with(Env::new));
+    task.config.steps.iter().zip(envs).map(|(step, env)| of_config(trial, task, step, env, &plain)).collect()
+}
+
+fn plain(trial: &Trial, task: &Task) -> Step {
+    let (job, config) = (&trial.config, &task.config);
+    let mut artifacts: Vec<_> =
+        job.verifier.artifacts.iter().map(|path| ArtifactConfig::path(path)).collect();
+    artifacts.extend(config.artifacts.iter().cloned());
+    let asked = job.verifier.environment.or(config.verifier_environment);
+    let is_separate = match asked {
+        Some(asked) => asked == VerifierEnvironment::Separate,
+        None => job.verifier.image.is_some() || config.verifier_image.is_some(),
+    };
+    Step {
+        name: None,
+        dir: trial.dir.clone(),
+        timeouts: Timeouts::new(job, task),
+        instruction: task.dir.join("instruction.md"),
+        tests: vec![task.dir.join("tests")],
+        solution: task.dir.join("solution"),
+        workdir: None,
+        users: CommandUsers { agent: config.agent_user.clone(), verifier: config.verifier_user.clone() },
+        agent_network: config.agent_network,
+        verifier_network: config.verifier_network,
+        is_separate,
+        verifier_env: trial.env.verifier.clone(),
+        artifacts,
+        collect: config.collect.clone(),
+        healthcheck: None,
+        min_reward: Vec::new(),
+    }
+}
+
+fn of_config(trial: &Trial, task: &Task, step: &StepConfig, env: Env, plain: &Step) -> Step {
+    let dir = task.dir.join("steps").join(&step.name);
+    let own = |name: &str| Some(dir.join(name)).filter(|dir| dir.is_dir());
+    let has_solution = dir.join("solution/solve.sh").exists();
+    let shared = plain.tests.iter().filter(|tests| tests.is_dir()).cloned();
+    let job = trial.config.verifier.environment;
+    Step {
+        name: Some(step.name.clone()),
+        dir: TrialDir::new(trial.dir.path().join("steps").join(&step.name)),
+        timeouts: plain.timeouts.of_step(&trial.config, step),
+        instruction: dir.join("instruction.md"),
+        tests: shared.chain(own("tests")).collect(),
+        solution: if has_solution { dir.join("solution") } else { plain.solution.clone() },
+        workdir: own("workdir"),
+        users: CommandUsers {
+            agent: step.agent_user.clone().or_else(|| plain.users.agent.clone()),
+            verifier: step.verifier_user.clone().or_else(|| plain.users.verifier.clone()),
+        },
+        agent_network: step.agent_network.or(plain.agent_network),
+        verifier_network: step.verifier_network.or(plain.verifier_network),
+        is_separate: match job.or(step.verifier_environment) {
+            Some(asked) => asked == VerifierEnvironment::Separate,
+            None => plain.is_separate,
+        },
+        verifier_env: env,
+        artifacts: plain.artifacts.iter().chain(&step.artifacts).cloned().collect(),
+        collect: plain.collect.iter().chain(&step.collect).cloned().collect(),
+        healthcheck: step.healthcheck.clone(),
+        min_reward: step.min_reward.clone(),
+    }
+}
