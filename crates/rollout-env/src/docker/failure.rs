@@ -142,15 +142,31 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
         ));
     }
     if REGISTRY_TROUBLE.iter().any(|trouble| words.contains(trouble)) {
-        return EnvironmentError::BuildNetwork(format!("{} cannot be fetched: {words}", base_image(output)));
+        return EnvironmentError::BuildNetwork(format!(
+            "{} cannot be fetched: {words}",
+            image(&words, output)
+        ));
     }
     if is_refused_image(&words) {
         return EnvironmentError::Build(format!(
-            "{} is not available: {words}. Check its name in FROM; `docker login` gives access to private images",
-            base_image(output)
+            "{} is not available: {words}. Check its name in {}; `docker login` gives access to private images",
+            image(&words, output),
+            if output.contains("--from=") { "FROM and COPY --from" } else { "FROM" }
         ));
     }
     EnvironmentError::Build(format!("{words}{quoted}"))
+}
+
+/// The image that a build could not fetch: the one that `COPY --from` names, or the base image that it had reached.
+fn image(words: &str, output: &str) -> String {
+    let copied = output.lines().rev().find_map(|line| {
+        let (_, image) = line.split_once("COPY --from=").or_else(|| line.split_once("copy --from="))?;
+        image.split_whitespace().next()
+    });
+    match copied.filter(|image| words.contains(image.split([':', '@']).next().unwrap_or(image))) {
+        Some(image) => format!("the image {image} of COPY --from"),
+        None => base_image(output),
+    }
 }
 
 /// The base image that a build had reached, from the end of its log.

@@ -77,7 +77,10 @@ impl Images {
     ) -> Result<String, EnvironmentError> {
         let mut log = BuildLog::new(request.log);
         let base = match &request.docker_image {
-            Some(image) if !request.force_build => self.fetch(image, settings, &mut log).await,
+            Some(image) if !request.force_build => {
+                let fetched = self.fetch(image, settings, &mut log).await;
+                fetched.map_err(|error| with_dockerfile(error, request.context))
+            }
             _ => self.build(request, settings, &mut log).await,
         };
         log.finish().await;
@@ -326,6 +329,19 @@ impl Images {
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
+    }
+}
+
+/// Adds that the image could be built instead.
+fn with_dockerfile(error: EnvironmentError, context: &Path) -> EnvironmentError {
+    let hint = |text: String| {
+        format!("{text}. The task also has environment/Dockerfile: `environment.force_build: true` builds it")
+    };
+    match error {
+        error if !context.join("Dockerfile").is_file() => error,
+        EnvironmentError::Pull(text) => EnvironmentError::Pull(hint(text)),
+        EnvironmentError::NoImage(text) => EnvironmentError::NoImage(hint(text)),
+        error => error,
     }
 }
 
