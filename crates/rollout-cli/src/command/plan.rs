@@ -86,7 +86,10 @@ fn trials(plan: &Plan) -> Vec<String> {
             Ok(None) => rows.push(vec![trial]),
             Ok(Some(timeouts)) => {
                 let Timeouts { build, install, execute, verify } = timeouts;
-                let times = [build, install, execute, verify].map(|time| span(time.as_secs_f64()));
+                let times = [build, install, execute, verify].map(|time| match time {
+                    Timeouts::UNLIMITED => "none".to_owned(),
+                    time => span(time.as_secs_f64()),
+                });
                 rows.push([trial].into_iter().chain(times).collect());
             }
             Err(problem) => {

@@ -66,6 +66,8 @@ pub struct TaskConfig {
     pub verifier_user: Option<String>,
     /// The network while test.sh runs.
     pub verifier_network: Option<NetworkMode>,
+    /// The separate environment of test.sh, as written.
+    pub verifier_own_environment: Option<serde_json::Map<String, serde_json::Value>>,
     /// Commands that prepare artifacts.
     pub collect: Vec<CollectConfig>,
     /// Files that the agent leaves.
@@ -130,6 +132,23 @@ pub struct TaskBounds {
 }
 
 impl TaskConfig {
+    /// The image that has the tests in it, if the task names one.
+    pub fn tests_image(&self) -> Option<&str> {
+        self.verifier_own_environment
+            .as_ref()?
+            .get("docker_image")?
+            .as_str()
+            .filter(|image| !image.is_empty())
+    }
+
+    /// Whether test.sh runs in a separate environment, if the job does not decide.
+    pub fn is_separate(&self) -> bool {
+        match self.verifier_environment {
+            Some(mode) => mode == VerifierEnvironment::Separate,
+            None => self.verifier_image.is_some() || self.verifier_own_environment.is_some(),
+        }
+    }
+
     /// The limits of the task, by the rules of Harbor or by those of Rollout.
     pub fn bounds(&self, is_harbor: bool) -> TaskBounds {
         if is_harbor {
@@ -208,6 +227,11 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         solution,
     } = TaskKeys::read(&root)?;
     check_steps(&root, &steps);
+    let is_shared = verifier.environment_mode == Some(VerifierEnvironment::Shared);
+    if is_shared && verifier.environment.is_some() {
+        let message = "`verifier.environment` is not allowed with `environment_mode = \"shared\"`";
+        root.inside("verifier").invalid("environment", message);
+    }
     Some(TaskConfig {
         version,
         is_made_for_harbor: root.node("schema_version").is_some(),
@@ -220,6 +244,7 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         verifier_agent_hostname: verifier.agent_hostname,
         verifier_user: verifier.user,
         verifier_network: parts::network(verifier.network_mode, &verifier.allowed_hosts, true),
+        verifier_own_environment: verifier.environment,
         collect: verifier.collect,
         artifacts,
         steps,

@@ -42,6 +42,14 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
     if task.files.compose {
         found.demand("environment/docker-compose.yaml", Demand::Compose);
     }
+    for key in config.verifier_own_environment.iter().flatten().map(|(key, _)| key) {
+        if key != "docker_image" {
+            found.never(
+                &format!("verifier.environment.{key}"),
+                "the tests have the settings of the task's environment",
+            );
+        }
+    }
     if task.files.tests_compose {
         found.never("tests/docker-compose.yaml", "tests run in one environment");
     }
@@ -81,8 +89,7 @@ fn networks(config: &TaskConfig, found: &mut Found<'_>) {
             ("steps.verifier.network_mode", step.verifier_network, apart),
         ]
     });
-    let apart =
-        config.verifier_environment == Some(VerifierEnvironment::Separate) || config.verifier_image.is_some();
+    let apart = config.is_separate();
     let phases = [
         ("agent.network_mode", config.agent_network, false),
         ("verifier.network_mode", config.verifier_network, apart),

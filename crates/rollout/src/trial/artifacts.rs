@@ -134,7 +134,7 @@ async fn copy_one(
     match finished.await {
         Ok((_, true)) => Ok((kind, "empty")),
         Ok((true, false)) => Ok((kind, "ok")),
-        Ok((false, false)) => Ok((kind, "failed")),
+        Ok((false, false)) => Ok((kind, if is_file { "failed" } else { "empty" })),
         Err(error) => {
             notes.push(format!("cannot copy the artifact {source}: {error}"));
             Ok((kind, "failed"))

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     calls::{bounded, required},
     clock::PhaseSpan,
-    context::{TrialContext, variables},
+    context::TrialContext,
     failure::Failure,
     install_cache::InstallPlan,
     preset, script,
@@ -39,7 +39,7 @@ pub(super) async fn install(
     }
     let env = match plan {
         InstallPlan::Own => context.agent_variables(),
-        InstallPlan::Share { .. } => variables(&context.trial.agent.env),
+        InstallPlan::Share { .. } => context.with_environment(&context.trial.agent.env),
         InstallPlan::Restore { .. } => return nothing,
     };
     context.enter(Phase::Install);

@@ -88,7 +88,10 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
             return TryEnd::Cancelled;
         }
     }
-    if until_cancelled(context, collect(context, &*environment, &mut record.notes)).await.is_err() {
+    // The logs of steps were collected after each.
+    if record.steps.is_empty()
+        && until_cancelled(context, collect(context, &*environment, &mut record.notes)).await.is_err()
+    {
         abandon(environment).await;
         return TryEnd::Cancelled;
     }
@@ -157,7 +160,7 @@ async fn attempt_steps(
         let ends = own.failure.is_some() && !is_graded;
         let shortfall =
             shortfall(&step.min_reward, own.reward.as_ref()).filter(|_| own.verification.is_some());
-        if !is_last && step.name.is_some() {
+        if step.name.is_some() {
             collect(&context, tested.environment, &mut own.notes).await;
         }
         rewards.push(own.reward.take());

@@ -35,8 +35,18 @@ pub(super) struct Script {
     timed_out: ErrorType,
     /// The setting of its timeout.
     pub(super) setting: &'static str,
-    /// Whether it is executed itself, by its first line, instead of by bash.
-    is_executed: bool,
+    start: Start,
+}
+
+/// How a script is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// With bash.
+    Bash,
+    /// By its first line.
+    Executed,
+    /// The same, for a script that is in the image and may lack the mode for it.
+    MadeExecutable,
 }
 
 /// A command that is left running. It is killed, with all its processes, when it is dropped.
@@ -51,7 +61,7 @@ pub(super) const INSTALL: Script = Script {
     failed: ErrorType::AgentInstallFailed,
     timed_out: ErrorType::AgentInstallTimeout,
     setting: "agent.install_timeout_sec in task.toml",
-    is_executed: false,
+    start: Start::Bash,
 };
 
 pub(super) const EXECUTE: Script = Script {
@@ -63,13 +73,14 @@ pub(super) const EXECUTE: Script = Script {
     failed: ErrorType::AgentExecutionFailed,
     timed_out: ErrorType::AgentExecutionTimeout,
     setting: "agent.timeout_sec in task.toml",
-    is_executed: false,
+    start: Start::Bash,
 };
 
 pub(super) const ORACLE: Script = Script { name: "the task's solution", path: "/oracle/solve.sh", ..EXECUTE };
 
 /// The oracle of Harbor.
-pub(super) const HARBOR_ORACLE: Script = Script { path: "/solution/solve.sh", is_executed: true, ..ORACLE };
+pub(super) const HARBOR_ORACLE: Script =
+    Script { path: "/solution/solve.sh", start: Start::Executed, ..ORACLE };
 
 pub(super) const TESTS: Script = Script {
     name: "tests/test.sh",
@@ -80,11 +91,14 @@ pub(super) const TESTS: Script = Script {
     failed: ErrorType::VerifierFailed,
     timed_out: ErrorType::VerifierTimeout,
     setting: "verifier.timeout_sec in task.toml or verifier.override_timeout_sec in the job",
-    is_executed: false,
+    start: Start::Bash,
 };
 
 /// The tests of Harbor.
-pub(super) const HARBOR_TESTS: Script = Script { is_executed: true, ..TESTS };
+pub(super) const HARBOR_TESTS: Script = Script { start: Start::Executed, ..TESTS };
+
+/// The tests in the image of a separate environment.
+pub(super) const BUILT_IN_TESTS: Script = Script { start: Start::MadeExecutable, ..TESTS };
 
 /// The script that prepares a step.
 pub(super) const STEP_SETUP: Script = Script {
@@ -96,15 +110,16 @@ pub(super) const STEP_SETUP: Script = Script {
     failed: ErrorType::EnvironmentStartFailed,
     timed_out: ErrorType::EnvironmentStartFailed,
     setting: "environment.build_timeout_sec in task.toml",
-    is_executed: false,
+    start: Start::Bash,
 };
 
 impl Script {
     /// The program and its arguments. Bash finds the interpreter of a script without a first line.
     fn argv(&self) -> Vec<&'static str> {
-        match self.is_executed {
-            true => vec!["bash", "-c", r#""$0""#, self.path],
-            false => vec!["bash", self.path],
+        match self.start {
+            Start::Bash => vec!["bash", self.path],
+            Start::Executed => vec!["bash", "-c", r#""$0""#, self.path],
+            Start::MadeExecutable => vec!["bash", "-c", r#"chmod +x "$0"; "$0""#, self.path],
         }
     }
 
@@ -114,7 +129,7 @@ impl Script {
         environment: &dyn Environment,
         source: PathBuf,
     ) -> Result<(), Failure> {
-        if !self.is_executed {
+        if self.start != Start::Executed {
             return Ok(());
         }
         let content = blocking(move || std::fs::read(source)).await.map_err(|error| {

@@ -1,5 +1,7 @@
 //! A separate environment for the verifier: the tests see only the artifacts that the task declares.
 
+use std::path::Path;
+
 use super::{
     artifacts::{self, Artifact},
     calls::required,
@@ -66,16 +68,44 @@ pub(super) async fn close(
     notes.extend(teardown::remove(environment).await.err());
 }
 
-/// The image of the tests: their own, or the task's.
+/// Where the image of a separate environment comes from.
+enum TestImage<'a> {
+    /// The task's own.
+    Task,
+    /// An image by name.
+    Named(&'a str),
+    /// tests/Dockerfile.
+    Built(&'a Path),
+}
+
+/// Whether the image of the separate environment has the tests in it.
+pub(super) fn has_tests(context: &TrialContext<'_>) -> bool {
+    let is_own =
+        context.trial.config.verifier.image.is_none() && context.task.config.verifier_image.is_none();
+    let has_image = context.task.config.tests_image().is_some() || context.task.files.tests_dockerfile;
+    context.step.is_separate && context.task.is_harbor && is_own && has_image
+}
+
+/// The image of the tests: the job's, the task's for them, or the task's.
 async fn image(context: &TrialContext<'_>, task_image: &PreparedImage) -> Result<PreparedImage, Failure> {
     let TrialContext { trial, task, timeouts, .. } = *context;
+    let tests = task.dir.join("tests");
     let named = trial.config.verifier.image.as_deref().or(task.config.verifier_image.as_deref());
-    let Some(named) = named else { return Ok(task_image.clone()) };
+    let source = match named.or(task.config.tests_image()) {
+        Some(named) => TestImage::Named(named),
+        None if task.is_harbor && task.files.tests_dockerfile => TestImage::Built(&tests),
+        None => TestImage::Task,
+    };
+    let (directory, docker_image) = match source {
+        TestImage::Task => return Ok(task_image.clone()),
+        TestImage::Named(named) => (task.context.as_path(), Some(named)),
+        TestImage::Built(directory) => (directory, None),
+    };
     let (id, log) = (trial.id.to_string(), trial.dir.build_log());
     let request = ImageRequest {
         origin: Origin { job: &trial.job_name, trial: &id },
-        context: &task.context,
-        docker_image: Some(named),
+        context: directory,
+        docker_image,
         force_build: false,
         log: &log,
     };

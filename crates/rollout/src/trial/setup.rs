@@ -13,8 +13,8 @@ use super::{
     script::{self, LeftRunning, STEP_SETUP},
     startup,
 };
-use rollout_core::event::Phase;
-use rollout_env::{CopyMode, Environment};
+use rollout_core::{event::Phase, result::ErrorType};
+use rollout_env::{CopyMode, Environment, blocking::blocking};
 
 /// Creates the directories of the logs, and copies the instruction unless it has to wait.
 ///
@@ -70,6 +70,10 @@ pub(super) async fn before_step(
     number: usize,
 ) -> Result<(), Failure> {
     let phase = Phase::Start;
+    let dir = context.step.dir.path().to_owned();
+    blocking(move || std::fs::create_dir_all(dir)).await.map_err(|error| {
+        Failure::new(ErrorType::InternalError, format!("cannot create the directory of a step: {error}"))
+    })?;
     if number > 0 {
         // What the tests of the step before left is not for the agent.
         required(phase, environment.make_dirs(&["/tests", "/logs/verifier"], true)).await?;

@@ -61,10 +61,9 @@ fn plain(trial: &Trial, task: &Task) -> Step {
     let mut artifacts: Vec<_> =
         job.verifier.artifacts.iter().map(|path| ArtifactConfig::path(path)).collect();
     artifacts.extend(config.artifacts.iter().cloned());
-    let asked = job.verifier.environment.or(config.verifier_environment);
-    let is_separate = match asked {
+    let is_separate = match job.verifier.environment {
         Some(asked) => asked == VerifierEnvironment::Separate,
-        None => job.verifier.image.is_some() || config.verifier_image.is_some(),
+        None => config.is_separate() || config.verifier_environment.is_none() && job.verifier.image.is_some(),
     };
     Step {
         name: None,

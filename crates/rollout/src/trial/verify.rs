@@ -135,9 +135,15 @@ async fn grade(
     let config = &context.trial.config.verifier;
     required(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
     let tests = TestFiles::open(context).await?;
-    required(phase, environment.copy_to(tests.path(), TESTS_DIR, CopyMode::Replace)).await?;
-    let script = if is_harbor { script::HARBOR_TESTS } else { script::TESTS };
-    script.make_executable(environment, tests.path().join("test.sh")).await?;
+    let script = match is_harbor {
+        true if separate::has_tests(context) => script::BUILT_IN_TESTS,
+        true => script::HARBOR_TESTS,
+        false => script::TESTS,
+    };
+    if !separate::has_tests(context) {
+        required(phase, environment.copy_to(tests.path(), TESTS_DIR, CopyMode::Replace)).await?;
+        script.make_executable(environment, tests.path().join("test.sh")).await?;
+    }
     watch.begin(environment).await?;
     let env = context.with_environment(&context.step.verifier_env);
     let ended = script::run(context, environment, &script, &env, context.timeouts.verify).await?;

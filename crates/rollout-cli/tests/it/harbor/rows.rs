@@ -142,8 +142,30 @@ fn artifacts() -> Vec<(TestTask, f64)> {
     ]
 }
 
+/// Tests in an image of their own, which has them in `/tests`.
+fn images_of_tests() -> Vec<(TestTask, f64)> {
+    let judged = "FROM test\nCOPY . /tests\nRUN touch /judge && chmod -x /tests/test.sh\n";
+    let tests = graded_by("[ -e /judge ] && [ -e /app/a ]");
+    vec![
+        (
+            task("tests-image", "artifacts = [\"/app/a\"]\n[verifier]\nenvironment_mode = \"separate\"\n")
+                .solution("touch /app/a\n")
+                .file("tests/Dockerfile", judged)
+                .tests(&tests),
+            1.0,
+        ),
+        // The table alone means a separate environment.
+        (
+            task("tests-table", "artifacts = [\"/app/a\"]\n[verifier.environment]\n")
+                .solution("touch /app/a /app/b\n")
+                .tests(&graded_by("[ -e /app/a ] && [ ! -e /app/b ]")),
+            1.0,
+        ),
+    ]
+}
+
 fn every_row(job: TestJob) {
-    let rows = rewards().into_iter().chain(fields()).chain(artifacts()).collect();
+    let rows = rewards().into_iter().chain(fields()).chain(artifacts()).chain(images_of_tests()).collect();
     let finished = expect_rewards(job, rows);
     assert_eq!(result(&finished, "json-flat")["rewards"], json!({"accuracy": 0.5, "style": 1.0}));
     let listed: serde_json::Value =

@@ -98,6 +98,10 @@ rollout_settings::settings! {
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the environment's"),
         /// The hosts that test.sh may reach. Not supported by any provider.
         pub(super) allowed_hosts: Vec<String> = texts(),
+        /// A separate environment for test.sh, whose image has the tests in `/tests`.
+        ///
+        /// Only `docker_image` is supported; without it, the image is built from `tests/Dockerfile`, or is the task's.
+        pub(super) environment: Option<Map<String, Json>> = mapping().optional(),
     }
 }
 
