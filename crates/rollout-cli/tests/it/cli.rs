@@ -117,6 +117,9 @@ fn help_of_run_groups_its_options() {
           --strict
               Reject the job if a task is invalid or uses an unsupported setting
 
+          --allow-unsupported
+              Run tasks that use unsupported settings, without what is missing; each result lists it
+
       -h, --help
               Print help (see a summary with '-h')
 
@@ -364,28 +367,20 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | timeout_sec = "soon"
       |               ^^^^^^
 
-    warning: `environment.gpus` is not supported: the environment gets no GPU
-     --> [DIR]/tasks/odd/task.toml:2:1
-      |
-    2 | gpus = 1
-      | ^^^^
+    error: task odd: `environment.os` is not supported: only Linux environments are supported
 
     warning: task odd: solution/solve.sh is missing, so the oracle cannot run
 
-    ✗ tasks (4 tasks): 2 problems, 2 warnings
+    ✗ tasks (4 tasks): 3 problems, 1 warning
     --- exit 2
     "#);
     insta::assert_snapshot!(seen(dir.path(), &["validate", "tasks/odd"]), @"
-    warning: `environment.gpus` is not supported: the environment gets no GPU
-     --> [DIR]/tasks/odd/task.toml:2:1
-      |
-    2 | gpus = 1
-      | ^^^^
+    error: task odd: `environment.os` is not supported: only Linux environments are supported
 
     warning: task odd: solution/solve.sh is missing, so the oracle cannot run
 
-    ✓ tasks/odd (1 task): 2 warnings
-    --- exit 0
+    ✗ tasks/odd (1 task): 1 problem, 1 warning
+    --- exit 2
     ");
 }
 
@@ -400,15 +395,11 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     fs::write(dir.path().join("tasks/fine/task.toml"), "[environment]\nmemory = \"2048\"\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--strict"]), @"
     --- stderr
-    warning: `environment.gpus` is not supported: the environment gets no GPU
-     --> [DIR]/tasks/hello/task.toml:2:1
-      |
-    2 | gpus = 1
-      | ^^^^
-
     task tasks/broken
     [DIR]/tasks/broken is not a complete task:
     - tests/test.sh is missing
+
+    error: task tasks/hello: `environment.os` is not supported: only Linux environments are supported
 
     error: rejected by --strict: the tasks have 2 problems
     --- exit 2
@@ -417,7 +408,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
     insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @r#"
     warning: task fine: `environment.memory = 2048` is taken as 2048 MiB; write "2Gi" to be explicit
-    warning: task hello: `environment.gpus` is not supported: the environment gets no GPU
+    warning: task tasks/hello: `environment.os` is not supported: only Linux environments are supported
     "#);
 }
 

@@ -299,7 +299,7 @@ fn task_limits(job: &JobConfig, task: &Task) -> TaskLimits {
         storage_bytes: environment.override_storage.or(bounds.storage).map(|storage| storage.0),
         build_timeout_sec: build.as_secs_f64(),
         install_timeout_sec: install.as_secs_f64(),
-        agent_timeout_sec: (execute < Timeouts::UNLIMITED).then(|| execute.as_secs_f64()),
+        agent_timeout_sec: (execute < Timeouts::UNLIMITED).then_some(execute.as_secs_f64()),
         verifier_timeout_sec: verify.as_secs_f64(),
     }
 }

@@ -13,7 +13,10 @@ fn nowhere() -> Vec<(&'static str, TestTask)> {
         ("environment.os", task("windows", "[environment]\nos = \"windows\"\n")),
         ("environment.gpu_types", task("gpu-types", "[environment]\ngpu_types = [\"A100\"]\n")),
         ("environment.network_mode", task("allowlist", "[environment]\nnetwork_mode = \"allowlist\"\n")),
-        ("verifier.environment.cpus", task("tests-cpus", "[verifier.environment]\ncpus = 2\n")),
+        (
+            "verifier.environment.cpus",
+            task("tests-cpus", "artifacts = [\"/app/done\"]\n[verifier.environment]\ncpus = 2\n"),
+        ),
         ("agent.network_mode", task("agent-hosts", "[agent]\nallowed_hosts = [\"example.org\"]\n")),
         ("verifier.network_mode", task("tests-hosts", "[verifier]\nnetwork_mode = \"allowlist\"\n")),
     ]
