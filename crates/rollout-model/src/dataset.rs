@@ -99,7 +99,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>, ExamplesError> {
         rows.push(row);
         ControlFlow::Continue(())
     };
-    each_row(text.as_bytes(), take).map_err(|error| match error {
+    read_rows(text.as_bytes(), take).map_err(|error| match error {
         Unread::Rows(error) => error,
         Unread::Io(_) => unreachable!("text in memory can be read"),
     })?;
@@ -125,8 +125,13 @@ fn open(path: &Path) -> Result<impl BufRead, Unread> {
     File::open(path).map(|file| BufReader::with_capacity(1 << 16, file)).map_err(Unread::Io)
 }
 
+/// Reads the rows of a file in order, until `take` has enough of them: JSON Lines, or one JSON list of objects. Blocks.
+pub fn each_row(path: &Path, take: impl FnMut(Row) -> ControlFlow<()>) -> Result<(), ExamplesError> {
+    open(path).and_then(|file| read_rows(file, take)).map_err(|error| error.of(path))
+}
+
 /// Reads rows in order, until `take` has enough of them.
-fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) -> Result<(), Unread> {
+fn read_rows(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) -> Result<(), Unread> {
     if reader.fill_buf().map_err(Unread::Io)?.starts_with("\u{feff}".as_bytes()) {
         reader.consume('\u{feff}'.len_utf8());
     }
@@ -265,7 +270,7 @@ impl Format {
                 ControlFlow::Break(())
             }
         };
-        open(path).and_then(|file| each_row(file, look)).map_err(|error| error.of(path))?;
+        each_row(path, look)?;
         let mut taking = Taking::new(self, numbered);
         let mut failed = None;
         let each = |row| match taking.input(row).map(&mut take) {
@@ -275,7 +280,7 @@ impl Format {
             }
             Some(Ok(())) | None => ControlFlow::Continue(()),
         };
-        open(path).and_then(|file| each_row(file, each)).map_err(|error| error.of(path))?;
+        each_row(path, each)?;
         match failed {
             Some(error) => Err(ExamplesError::Store(error)),
             None => taking.finish(),

@@ -14,6 +14,7 @@
 pub mod client;
 pub mod dataset;
 mod drive;
+mod environments;
 mod error;
 mod fair_limiter;
 mod hook;
@@ -31,6 +32,7 @@ pub mod tool;
 
 pub use client::{Client, Model, SamplingArgs};
 pub use drive::{Halt, rollout};
+pub use environments::EnvironmentMaker;
 pub use error::{Cause, Error, ErrorKind};
 pub use fair_limiter::{FairLimiter, FairPermit, Share};
 pub use futures_util::future::BoxFuture;

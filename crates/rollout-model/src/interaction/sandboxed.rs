@@ -1,38 +1,24 @@
 //! Tool use with a separate environment for each rollout.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
 
 use super::{Cleanup, Interaction, ToolUse};
 use crate::{
-    Cause, Error, ErrorKind, State,
+    Error, State,
+    environments::{self, EnvironmentMaker},
     tool::container::{READY_WAIT_TIME, Sandbox},
 };
-use rollout_env::{
-    EnvironmentError, EnvironmentSpec, EnvironmentTemplate, ImageRequest, Origin, PreparedImage, Provider,
-    blocking::blocking,
-};
-
-/// The timeout for removing an environment.
-const DESTROY_TIMEOUT: Duration = Duration::from_secs(300);
+use rollout_env::{EnvironmentTemplate, Provider};
 
 /// Tool use with a separate environment for each rollout: created before its first turn, removed after its last.
 ///
 /// The tools usually include those of [`container::tools`](crate::tool::container::tools). Other tools find the
 /// environment in the state, as the resource [`Sandbox`].
 pub struct Sandboxed {
-    provider: Arc<dyn Provider>,
-    template: EnvironmentTemplate,
-    job: String,
+    maker: EnvironmentMaker,
     tools: ToolUse<'static>,
-    image: OnceCell<PreparedImage>,
 }
 
 impl Sandboxed {
@@ -43,42 +29,14 @@ impl Sandboxed {
         job: impl Into<String>,
         tools: ToolUse<'static>,
     ) -> Self {
-        Self { provider, template, job: job.into(), tools, image: OnceCell::new() }
+        Self { maker: EnvironmentMaker::new(provider, template, job), tools }
     }
-
-    async fn prepare(&self, origin: Origin<'_>) -> Result<PreparedImage, Error> {
-        let dir = blocking(tempfile::tempdir).await.map_err(|error| {
-            Error::new(ErrorKind::Infra, "cannot create a directory for the build log")
-                .because(Cause::of("OSError", &error))
-        })?;
-        let log: PathBuf = dir.path().join("build.txt");
-        let request = ImageRequest {
-            origin,
-            context: &self.template.context,
-            docker_image: self.template.docker_image.as_deref(),
-            force_build: false,
-            log: &log,
-        };
-        let limit = self.template.build_timeout;
-        match tokio::time::timeout(limit, self.provider.prepare(request)).await {
-            Ok(prepared) => prepared.map_err(|error| failed("cannot get the image", &error)),
-            Err(_) => {
-                let text = format!("the image was not ready after {} seconds", limit.as_secs());
-                Err(Error::new(ErrorKind::Sandbox, text))
-            }
-        }
-    }
-}
-
-fn failed(what: &str, error: &EnvironmentError) -> Error {
-    Error::new(ErrorKind::Sandbox, what).because(Cause::of("EnvironmentError", error))
 }
 
 impl fmt::Debug for Sandboxed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sandboxed")
-            .field("provider", &self.provider.name())
-            .field("task", &self.template.name)
+            .field("maker", &self.maker)
             .field("tools", &self.tools)
             .finish_non_exhaustive()
     }
@@ -96,32 +54,16 @@ impl Interaction for Sandboxed {
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
         let started = Instant::now();
-        let trial = Arc::clone(&state.trajectory_id);
-        let origin = Origin { job: &self.job, trial: &trial };
-        let image = self.image.get_or_try_init(|| self.prepare(origin)).await?;
-        let name = format!("{}-{trial}", self.template.name);
-        let spec = EnvironmentSpec {
-            cpus: self.template.cpus,
-            memory: self.template.memory,
-            storage: self.template.storage,
-            ..EnvironmentSpec::new(origin, image, &name)
-        };
-        let environment = self.provider.create(spec).await;
-        let environment = environment.map_err(|error| failed("cannot start the environment", &error))?;
+        let environment = self.maker.create(&state.trajectory_id).await?;
         state.resources.insert(Sandbox(environment));
         state.set(READY_WAIT_TIME, started.elapsed().as_secs_f64())?;
         Ok(())
     }
 }
 
-/// A rollout stays valid if its environment cannot be removed, so this is only logged.
 async fn destroy(state: &mut State) -> Result<(), Error> {
-    let Some(Sandbox(environment)) = state.resources.remove() else { return Ok(()) };
-    let id = environment.id().to_owned();
-    match tokio::time::timeout(DESTROY_TIMEOUT, environment.destroy()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!("cannot remove the environment {id} of a rollout: {error}"),
-        Err(_) => tracing::warn!("removing the environment {id} of a rollout timed out"),
+    if let Some(Sandbox(environment)) = state.resources.remove() {
+        environments::destroy(environment).await;
     }
     Ok(())
 }

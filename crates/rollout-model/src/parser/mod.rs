@@ -10,12 +10,14 @@
 //! ```
 
 mod boxed;
+mod code;
 mod think;
 mod xml;
 
 use std::{fmt, sync::Arc};
 
 pub use boxed::{Boxed, boxed, boxed_or_all};
+pub use code::CodeBlock;
 pub use think::{MaybeThink, Think};
 pub use xml::{Xml, XmlError, XmlField};
 

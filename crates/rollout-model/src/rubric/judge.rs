@@ -106,7 +106,7 @@ fn says_yes(reply: &str) -> bool {
 }
 
 /// Fills the placeholders of a template in one pass, so that inserted text is not searched for placeholders.
-fn filled(template: &str, places: &[(&str, &str)]) -> String {
+pub(super) fn filled(template: &str, places: &[(&str, &str)]) -> String {
     let mut text =
         String::with_capacity(template.len() + places.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

@@ -25,6 +25,7 @@ mod matching;
 pub mod math;
 mod monitor;
 mod python;
+mod sandbox;
 mod scene;
 mod score;
 
@@ -35,6 +36,7 @@ pub use command::{Command, CommandError};
 pub use judge::Judge;
 pub use matching::Match;
 pub use python::PythonReward;
+pub use sandbox::SandboxCheck;
 pub use scene::{IntoScore, IntoScores, Scene};
 
 use self::scene::{BoxError, Score, Scores};
