@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The size from which files are large.
-const LARGE: u64 = 1000;
+pub(super) const LARGE: u64 = 1000;
 
 /// A request.
 pub(super) struct HubRequest<'a> {
@@ -99,8 +99,8 @@ pub(super) fn hub(store: &mut Store, asked: &HubRequest<'_>) -> Answer {
             let repo = format!("{owner}/{}", name.trim_end_matches(".git"));
             if store.repos.contains_key(&repo) { batch(store, &asked.json()) } else { no_repo() }
         }
-        ("GET" | "HEAD", ["datasets", owner, name, "resolve", _, file @ ..]) => {
-            resolve(store, asked, &format!("{owner}/{name}"), &file.join("/"))
+        ("GET" | "HEAD", ["datasets", owner, name, "resolve", revision, file @ ..]) => {
+            resolve(store, asked, &format!("{owner}/{name}"), revision, &file.join("/"))
         }
         _ => Answer::error(404, "Not found"),
     }
@@ -129,6 +129,10 @@ fn no_repo() -> Answer {
     Answer::error(404, "Repository not found").header("x-error-code", "RepoNotFound")
 }
 
+fn no_revision() -> Answer {
+    Answer::error(404, "Invalid rev id").header("x-error-code", "RevisionNotFound")
+}
+
 fn create(store: &mut Store, asked: &Value) -> Answer {
     let owner = asked["organization"].as_str().unwrap_or(HubServer::USER);
     if ![HubServer::USER, HubServer::ORGANISATION].contains(&owner) {
@@ -151,6 +155,7 @@ fn of_repo(store: &mut Store, asked: &HubRequest<'_>, id: &str, rest: &[&str]) -
     let is_writer = asked.is_writer();
     let Some(repo) = store.repos.get(id).filter(|repo| is_writer || !repo.private) else { return no_repo() };
     match (asked.method, rest) {
+        ("GET", ["revision", revision]) if repo.at(revision).is_none() => no_revision(),
         ("GET", [] | ["revision", _]) => {
             let file = |name: &String| json!({"rfilename": name});
             Answer::json(
@@ -161,7 +166,8 @@ fn of_repo(store: &mut Store, asked: &HubRequest<'_>, id: &str, rest: &[&str]) -
                 }),
             )
         }
-        ("GET", ["tree", _, ..]) => {
+        ("GET", ["tree", revision, ..]) => {
+            let Some(files) = repo.at(revision) else { return no_revision() };
             let file = |(name, file): (&String, &Stored)| {
                 let size = store.content(file).len();
                 let mut entry = json!({"type": "file", "path": name, "size": size, "oid": file.oid()});
@@ -170,7 +176,7 @@ fn of_repo(store: &mut Store, asked: &HubRequest<'_>, id: &str, rest: &[&str]) -
                 }
                 entry
             };
-            Answer::json(200, &repo.files.iter().map(file).collect())
+            Answer::json(200, &files.iter().map(file).collect())
         }
         ("POST", ["preupload", "main"]) => {
             let mode = |file: &Value| {
@@ -278,10 +284,11 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
     )
 }
 
-fn resolve(store: &Store, asked: &HubRequest<'_>, id: &str, name: &str) -> Answer {
+fn resolve(store: &Store, asked: &HubRequest<'_>, id: &str, revision: &str, name: &str) -> Answer {
     let is_writer = asked.is_writer();
     let Some(repo) = store.repos.get(id).filter(|repo| is_writer || !repo.private) else { return no_repo() };
-    let Some(file) = repo.files.get(name) else {
+    let Some(files) = repo.at(revision) else { return no_revision() };
+    let Some(file) = files.get(name) else {
         return Answer::error(404, "Entry not found").header("x-error-code", "EntryNotFound");
     };
     let content = store.content(file);

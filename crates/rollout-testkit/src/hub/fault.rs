@@ -21,6 +21,10 @@ pub enum Trouble {
     CutRequest,
     /// The request is handled, and the connection is closed before the answer.
     CutAnswer,
+    /// The connection is closed after this many bytes of the answer's body.
+    CutBody(usize),
+    /// The last byte of the answer's body is another one.
+    WrongByte,
     /// The request is redirected to another address.
     Redirect(String),
     /// The request gets another answer.

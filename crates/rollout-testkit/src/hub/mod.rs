@@ -1,4 +1,4 @@
-//! A hub for datasets on loopback that implements the upload protocol of the Hugging Face Hub.
+//! A hub for datasets on loopback that implements the upload and download protocols of the Hugging Face Hub.
 //!
 //! It has two addresses: that of the hub, and that of its storage for large files, which must not receive
 //! tokens.
@@ -67,6 +67,21 @@ impl HubServer {
         self
     }
 
+    /// Adds files to a dataset in a new commit, and returns the commit. The dataset is created if it does not exist.
+    pub fn publish(&self, repo: &str, private: bool, files: &[(&str, &[u8])]) -> String {
+        let mut store = self.store();
+        let stored: Vec<_> = files
+            .iter()
+            .map(|(name, content)| ((*name).to_owned(), store.stored(Bytes::copy_from_slice(content))))
+            .collect();
+        let attributes = store.stored(Bytes::new());
+        let repo = store.repos.entry(repo.to_owned());
+        let repo = repo.or_insert_with(|| store::Repo::new(private, attributes));
+        repo.files.extend(stored);
+        repo.commit("publish");
+        repo.head.clone()
+    }
+
     /// The address, in the form of `HF_ENDPOINT`.
     pub fn url(&self) -> &str {
         &self.url
@@ -100,7 +115,8 @@ impl HubServer {
         self.store().repos.get(repo).map(|repo| repo.private)
     }
 
-    /// The requests so far, as `POST /path`. Those to the storage begin with `storage`.
+    /// The requests so far, as `POST /path`. Those to the storage begin with `storage`, and those for the rest of a file
+    /// end with ` from byte N`.
     pub fn requests(&self) -> Vec<String> {
         self.store().requests.clone()
     }

@@ -6,10 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody, combinators::BoxBody};
 use hyper::{
     Request, Response, StatusCode,
-    body::Incoming,
+    body::{Frame, Incoming},
     header::{HeaderName, HeaderValue},
     server::conn::http1,
     service::service_fn,
@@ -66,10 +67,13 @@ async fn answer(
     request: Request<Incoming>,
     is_storage: bool,
     shared: &Mutex<Store>,
-) -> Result<Response<Full<Bytes>>, CutHere> {
+) -> Result<Response<BoxBody<Bytes, CutHere>>, CutHere> {
     let locked = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let (head, mut body) = request.into_parts();
-    let line = format!("{}{} {}", if is_storage { "storage " } else { "" }, head.method, head.uri);
+    let from = head.headers.get("range").and_then(|value| value.to_str().ok()).and_then(range);
+    let part = from.map(|from| format!(" from byte {from}")).unwrap_or_default();
+    let place = if is_storage { "storage " } else { "" };
+    let line = format!("{place}{} {}{part}", head.method, head.uri);
     let authorization =
         head.headers.get("authorization").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let trouble = {
@@ -101,7 +105,7 @@ async fn answer(
             return Err(CutHere);
         }
         Some(Trouble::Hold(hold)) => hold.clone().wait().await,
-        Some(Trouble::CutAnswer) | None => {}
+        Some(Trouble::CutAnswer | Trouble::CutBody(_) | Trouble::WrongByte) | None => {}
     }
     let body = body.collect().await.map_err(|_| CutHere)?.to_bytes();
     let asked = HubRequest {
@@ -112,15 +116,49 @@ async fn answer(
         body,
     };
     let mut store = locked();
-    let answer = if is_storage { api::storage(&mut store, &asked) } else { api::hub(&mut store, &asked) };
+    let mut answer = if is_storage { api::storage(&mut store, &asked) } else { api::hub(&mut store, &asked) };
+    if let Some(from) = from.filter(|_| answer.status == 200) {
+        if from >= answer.body.len() {
+            return Ok(render(Answer::status(416)));
+        }
+        let length = answer.body.len();
+        answer.body = answer.body.slice(from..);
+        answer.status = 206;
+        answer = answer.header("content-range", &format!("bytes {from}-{}/{length}", length - 1));
+    }
     match trouble {
         Some(Trouble::CutAnswer) => Err(CutHere),
+        Some(Trouble::CutBody(bytes)) => Ok(render_cut(answer, Some(bytes))),
+        Some(Trouble::WrongByte) => {
+            let mut body = answer.body.to_vec();
+            body.last_mut().into_iter().for_each(|last| *last ^= 1);
+            Ok(render(Answer { body: body.into(), ..answer }))
+        }
         _ => Ok(render(answer)),
     }
 }
 
-fn render(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(answer.body));
+/// The first byte of `bytes=N-`.
+fn range(header: &str) -> Option<usize> {
+    header.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+}
+
+fn render(answer: Answer) -> Response<BoxBody<Bytes, CutHere>> {
+    render_cut(answer, None)
+}
+
+/// An answer whose body may end too early.
+fn render_cut(answer: Answer, cut: Option<usize>) -> Response<BoxBody<Bytes, CutHere>> {
+    let length = answer.body.len();
+    let sent = answer.body.slice(..cut.unwrap_or(length).min(length));
+    let cut = stream::iter(cut).then(|_| async {
+        // What was sent before is flushed while this waits.
+        tokio::task::yield_now().await;
+        Err(CutHere)
+    });
+    let body = StreamBody::new(stream::iter([Ok(Frame::data(sent))]).chain(Box::pin(cut)));
+    let mut response = Response::new(BoxBody::new(body));
+    response.headers_mut().insert("content-length", HeaderValue::from(length));
     *response.status_mut() = StatusCode::from_u16(answer.status).expect("a status");
     for (name, value) in answer.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a name of a header");

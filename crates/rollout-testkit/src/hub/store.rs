@@ -33,6 +33,8 @@ pub(super) struct Repo {
     pub(super) commits: Vec<String>,
     /// The identifier of the last commit.
     pub(super) head: String,
+    /// The files of every commit.
+    history: BTreeMap<String, BTreeMap<String, Stored>>,
 }
 
 /// A file of a repository.
@@ -64,6 +66,16 @@ impl Store {
         Stored::Regular { content, git_blob }
     }
 
+    /// Keeps content as the hub does: large files by their SHA-256, others in git.
+    pub(super) fn stored(&mut self, content: Bytes) -> Stored {
+        if (content.len() as u64) < super::api::LARGE {
+            return self.regular(content);
+        }
+        let sha256 = sha256(&content);
+        self.large.insert(sha256.clone(), content);
+        Stored::Large { sha256 }
+    }
+
     pub(super) fn content(&self, file: &Stored) -> Bytes {
         match file {
             Stored::Regular { content, .. } => content.clone(),
@@ -80,6 +92,7 @@ impl Repo {
             files: BTreeMap::from([(".gitattributes".to_owned(), attributes)]),
             commits: Vec::new(),
             head: String::new(),
+            history: BTreeMap::new(),
         };
         repo.commit("initial commit");
         repo
@@ -88,6 +101,12 @@ impl Repo {
     pub(super) fn commit(&mut self, message: &str) {
         self.commits.push(message.to_owned());
         self.head = sha256(format!("{}{message}", self.commits.len()).as_bytes())[..40].to_owned();
+        self.history.insert(self.head.clone(), self.files.clone());
+    }
+
+    /// The files of a commit, or of the branch.
+    pub(super) fn at(&self, revision: &str) -> Option<&BTreeMap<String, Stored>> {
+        if revision == "main" { Some(&self.files) } else { self.history.get(revision) }
     }
 }
 
