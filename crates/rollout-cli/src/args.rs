@@ -2,6 +2,7 @@
 
 mod agents;
 mod compare;
+mod datasets;
 mod eval;
 mod export;
 mod flakes;
@@ -25,6 +26,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use agents::{Agents, AgentsCommand};
 pub(crate) use compare::Compare;
+pub(crate) use datasets::{Datasets, DatasetsCommand};
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{
     EeeRelationship, EvalLogDialect, Export, ExportEee, ExportEvalLog, ExportFormat, ExportRl, ExportWhat,
@@ -47,8 +49,8 @@ Examples:
   rollout init job my-eval               Create a job that is ready to run
   rollout my-eval/job.yaml               Run it
   rollout my-eval/job.yaml --dry-run     Show what would run
-  rollout run -d tasks -a codex -m openai/gpt-5.5
-                                         Run an agent without a job file
+  rollout run -d terminal-bench@2.0 -a codex -m openai/gpt-5.5
+                                         Run an agent on a known dataset, without a job file
   rollout resume jobs/2026-01-15__10-30-00
                                          Continue after Ctrl-C or a crash
   rollout doctor                         Check what this machine can run
@@ -61,6 +63,8 @@ Exit status:
 
 const RUN_EXAMPLES: &str = "\
 Examples:
+  rollout run -d gsm8k -m openai/gpt-5.5
+                                         Ask a model the questions of a known benchmark
   rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
                                          Run an agent on tasks without a job file
   rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run
@@ -131,6 +135,8 @@ pub(crate) enum Command {
     Gateway(GatewayArgs),
     /// List, fetch and describe the agents that can be run by name
     Agents(Agents),
+    /// List, show and fetch datasets that can be run by name
+    Datasets(Datasets),
     /// Serve tools to models over HTTP: code, documents, databases, the web
     Tools(Tools),
     /// List jobs, or the trials of a job
@@ -200,8 +206,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub task: Vec<String>,
 
-    /// Run only datasets whose name matches this pattern. Without a job file: a directory of tasks, a task,
-    /// or an interaction file. Can be repeated
+    /// Run only datasets whose name matches this pattern. Without a job file: a name of `rollout datasets
+    /// list`, a directory of tasks, a task, an interaction file, git+URL, or hf:OWNER/NAME. Can be repeated
     #[arg(short, long, value_name = "DATASET", help_heading = "Selection")]
     pub dataset: Vec<String>,
 
@@ -238,6 +244,10 @@ pub(crate) struct Run {
     /// environment take precedence
     #[arg(long, value_name = "FILE", help_heading = "Execution")]
     pub env_file: Option<PathBuf>,
+
+    /// Use no network to find datasets: reject the job if something of them is not on this machine
+    #[arg(long, help_heading = "Execution")]
+    pub offline: bool,
 
     /// Override a setting of the job file, such as environment.type=docker; can be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
@@ -281,6 +291,10 @@ pub(crate) struct Resume {
     /// Add agents, datasets, tasks and attempts of this job file that are not in the job yet
     #[arg(long, value_name = "JOB")]
     pub with: Option<PathBuf>,
+
+    /// Use no network to find datasets: fail if something of them is not on this machine
+    #[arg(long)]
+    pub offline: bool,
 
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "human")]
@@ -446,7 +460,7 @@ pub(crate) struct Clean {
     #[arg(long)]
     pub images: bool,
 
-    /// Also remove downloaded repositories that no running job uses, and the whole build cache of the
+    /// Also remove downloaded datasets, repositories that no running job uses, and the build cache of the
     /// Docker engine, which other builds share
     #[arg(long)]
     pub cache: bool,

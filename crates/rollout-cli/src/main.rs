@@ -10,6 +10,7 @@ mod packages;
 mod report;
 mod runtime;
 mod signals;
+mod sources;
 mod state;
 mod terminal;
 
@@ -43,6 +44,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
         Command::Gateway(args) => on_runtime(command::gateway::run(args.what)),
         Command::Agents(args) => on_runtime(command::agents::run(&args.what)),
+        Command::Datasets(args) => on_runtime(command::datasets::run(args.what)),
         Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::List(args) => command::list::run(&args),
         Command::Show(args) => command::show::run(&args),

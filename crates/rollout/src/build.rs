@@ -9,23 +9,24 @@ use crate::config::STORAGE;
 use crate::rollouts::Rollouts;
 use crate::{
     config::{
-        CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, InteractionConfig,
-        InteractionKind, McpConfig, ModelConfig, ParserConfig, PythonToolConfig, RubricEntry, ScoreConfig,
-        StopWhen, ToolConfig, UserConfig, UserKind, dialect_name, load_task_config,
+        CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, HubAddress,
+        InteractionConfig, InteractionKind, McpConfig, ModelConfig, ParserConfig, PythonToolConfig,
+        RubricEntry, ScoreConfig, StopWhen, ToolConfig, UserConfig, UserKind, dialect_name, load_task_config,
     },
     job::{ExampleSet, ExampleWriter, StoredExamples},
+    task::Pins,
 };
 use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
 use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_gateway::Dialect;
 use rollout_model::{
-    DuplicateTool, Interaction, InvalidPattern, Model, MultiTurn, PythonError, PythonWorker, PythonWorkers,
-    RolloutInput, Rubric, Sandboxed, SimulatedUser, SingleTurn, Stop, ToolUse,
+    DuplicateTool, EnvironmentMaker, Interaction, InvalidPattern, Model, MultiTurn, PythonError,
+    PythonWorker, PythonWorkers, RolloutInput, Rubric, Sandboxed, SimulatedUser, SingleTurn, Stop, ToolUse,
     client::{Client, ClientConfig, ClientDialect, ClientError, Prices, PricesError},
     dataset::{ExamplesError, Format},
-    parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
-    rubric::{Command, Judge, PythonReward},
+    parser::{Boxed, CodeBlock, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
+    rubric::{Command, IntoScore, Judge, PythonReward, SandboxCheck, Scene},
     tool::{self, Tool, container},
 };
 
@@ -66,6 +67,9 @@ pub enum BuildError {
         /// The problems.
         source: ExamplesError,
     },
+    /// The examples are on a hub, and were not fetched.
+    #[error("the dataset {0} was not fetched; `task::Sources::load` fetches it")]
+    NotFetched(Box<HubAddress>),
     /// Two tools have the same name.
     #[error("cannot set up the tools")]
     Tools(#[from] DuplicateTool),
@@ -180,6 +184,9 @@ pub async fn examples(
     config: &InteractionConfig,
     context: Option<&InteractionContext>,
 ) -> Result<ExampleSet, BuildError> {
+    if let ExamplesConfig::Hub(address) = &config.dataset {
+        return Err(BuildError::NotFetched(Box::new(address.clone())));
+    }
     let worker = match context {
         Some(context) => context.python.get(&config.python, &config.directory),
         None => python(config),
@@ -188,7 +195,7 @@ pub async fn examples(
     if context.is_some() {
         check_functions(config, &worker).await?;
     }
-    let mut rollouts = Rollouts::shared(interaction, rubric_with(config, &worker)?)
+    let mut rollouts = Rollouts::shared(interaction, rubric_with(name, config, context, &worker)?)
         .limits(config.limits)
         .env_id(name.as_str())
         .state_columns(config.state_columns.iter())
@@ -201,11 +208,12 @@ pub async fn examples(
     let examples = stored(name, config).await.map_err(|source| {
         let place = match &config.dataset {
             ExamplesConfig::File { path, .. } => format!("in {}", path.display()),
-            ExamplesConfig::Inline(_) => "of the interaction".to_owned(),
+            ExamplesConfig::Hub(_) | ExamplesConfig::Inline(_) => "of the interaction".to_owned(),
         };
         BuildError::Dataset { place, source }
     })?;
-    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), examples: Arc::new(examples) })
+    let (name, rollouts, examples) = (name.clone(), Arc::new(rollouts), Arc::new(examples));
+    Ok(ExampleSet { name, rollouts, examples, resolved: Pins::new() })
 }
 
 /// Stores the examples in a file, so that they need no memory.
@@ -222,6 +230,7 @@ async fn stored(name: &DatasetName, config: &InteractionConfig) -> Result<Stored
         let mut take = |input: RolloutInput| writer.push(&input, None, None);
         match dataset {
             ExamplesConfig::File { path, .. } => format.each_input(&path, take)?,
+            ExamplesConfig::Hub(_) => unreachable!("the examples were fetched"),
             ExamplesConfig::Inline(rows) => {
                 let inputs = format.inputs(rows)?;
                 inputs.into_iter().try_for_each(&mut take).map_err(ExamplesError::Store)?;
@@ -471,15 +480,49 @@ fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTempl
 
 /// The rubric of an interaction.
 pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
-    rubric_with(config, &python(config))
+    let name = DatasetName::new("saved").expect("a word is a name");
+    rubric_with(&name, config, None, &python(config))
 }
 
-fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubric, BuildError> {
+fn rubric_with(
+    dataset: &DatasetName,
+    config: &InteractionConfig,
+    context: Option<&InteractionContext>,
+    worker: &PythonWorker,
+) -> Result<Rubric, BuildError> {
     let mut rubric = Rubric::new().shared_parser(shared_parser(config)?);
     for RubricEntry { name, weight, score } in &config.rubric {
         let (own, entry): (_, Box<dyn FnOnce(Rubric) -> Rubric>) = match score {
             ScoreConfig::Match { how, parser } => {
                 (parser, Box::new(|rubric: Rubric| rubric.matching(name, *weight, *how)))
+            }
+            ScoreConfig::Metric { metric, parser } => {
+                let metric = *metric;
+                let score = move |scene: &Scene<'_>| {
+                    // Only a judge has no score of its own, and no entry has that metric.
+                    metric.score(&scene.parsed(), scene.answer).unwrap_or_default()
+                };
+                (parser, Box::new(move |rubric: Rubric| rubric.reward(name, *weight, score)))
+            }
+            ScoreConfig::Sandbox { file, content, command, timeout, parser } => {
+                let check = match (&config.environment, context) {
+                    (Some(container), Some(context)) => {
+                        let provider = Arc::clone(&context.provider);
+                        let maker = EnvironmentMaker::new(
+                            provider,
+                            template(dataset, container),
+                            context.job.as_str(),
+                        );
+                        let check = SandboxCheck::new(maker, file.clone(), content.clone(), command.clone());
+                        Some(check.timeout(*timeout))
+                    }
+                    _ => None,
+                };
+                let entry = move |rubric: Rubric| match check {
+                    Some(check) => rubric.sandbox(name, *weight, check),
+                    None => rubric.reward(name, *weight, |_: &Scene<'_>| NoContainer),
+                };
+                (parser, Box::new(entry))
             }
             ScoreConfig::Judge { model: judge, prompt, parser } => {
                 let judge = Judge::new(Arc::new(model(judge)?));
@@ -516,6 +559,15 @@ fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubr
     Ok(rubric)
 }
 
+/// The score of a check without a container: an error.
+struct NoContainer;
+
+impl IntoScore for NoContainer {
+    fn into_score(self) -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {
+        Err("answers are checked in a container only while a job runs".into())
+    }
+}
+
 /// The default parser of answers.
 fn shared_parser(config: &InteractionConfig) -> Result<Arc<dyn Parser>, XmlError> {
     Ok(config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain)))
@@ -527,6 +579,7 @@ fn parser(config: &ParserConfig) -> Result<Arc<dyn Parser>, XmlError> {
         ParserConfig::Think => Arc::new(Think::new()),
         ParserConfig::MaybeThink => Arc::new(MaybeThink::new()),
         ParserConfig::Boxed => Arc::new(Boxed),
+        ParserConfig::Code => Arc::new(CodeBlock),
         ParserConfig::Xml { fields, answer_field } => {
             let fields = fields.iter().map(|names| XmlField::from(names.clone()));
             Arc::new(Xml::new(fields, answer_field)?)

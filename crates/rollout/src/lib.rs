@@ -52,6 +52,7 @@ mod agent;
 mod attempts;
 pub mod benchmark;
 pub mod build;
+pub mod catalogue;
 pub mod config;
 mod download_client;
 mod generate;
@@ -61,6 +62,7 @@ pub mod model;
 pub mod packages;
 pub mod preflight;
 mod rollouts;
+mod rows;
 pub mod task;
 pub mod trial;
 

@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     let (mut rows, left) = environments(args, &state_dir)?;
     rows.extend(images(args, &state_dir)?);
     rows.extend(repositories(args, &state_dir)?);
+    rows.extend(datasets(args, &state_dir)?);
     super::print(&render(&state_dir.display().to_string(), &rows, args.dry_run))?;
     on_runtime(on_engine(args))?;
     for path in &left {
@@ -185,6 +186,20 @@ fn repositories(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     }
     let sized = sized.into_iter().map(|(_, used, bytes)| (used, bytes));
     Ok(by_flag("git checkout", "--cache", args.cache, sized))
+}
+
+/// Lists the files of datasets from hubs and registries. A running job has its own copy of what it needs of them.
+fn datasets(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
+    let found = ["hub", "rows", "registries"].map(|name| state_dir.join(name)).into_iter();
+    let found: Vec<PathBuf> = found.filter(|dir| dir.is_dir()).collect();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sized: Vec<(bool, u64)> = found.iter().map(|dir| (false, disk_use(dir))).collect();
+    if args.cache && !args.dry_run {
+        found.iter().try_for_each(fs::remove_dir_all)?;
+    }
+    Ok(by_flag("dataset cache", "--cache", args.cache, sized.into_iter()))
 }
 
 /// Returns a row for the unused objects of a kind, which are removed with a flag, and one for those in use.

@@ -11,22 +11,22 @@ use std::{
 
 use rollout::{
     config::{
-        AgentKind, DatasetSource, EnvValue, LoadedJob, Override, Problems, Severity, load_job, load_job_text,
+        AgentKind, DatasetSource, EnvValue, InteractionConfig, LoadedJob, Override, Problems, Severity,
+        load_job, load_job_text,
     },
-    job::{Plan, PlanDataset},
+    job::{ExampleSet, Plan, PlanDataset},
     model::{
         Model,
         build::{self, InteractionContext},
     },
     name::{AgentName, DatasetName},
     record::redact::Redactor,
-    task::{Resolved, Sources, TaskProblem},
+    task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
 };
 
 use crate::{
-    exit::{Failure, chain},
+    exit::{Failure, chain, hinted},
     report::text::{BOLD, DIM, count, first_line, paint},
-    state::state_dir,
 };
 
 /// The names of a job file in a directory.
@@ -134,34 +134,56 @@ pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
 /// Loads the datasets of a job, and prints progress messages. Interactions run only if `context` is given.
 pub(crate) async fn datasets(
     job: &LoadedJob,
+    sources: Sources,
     resolved: &Resolved,
     context: Option<&InteractionContext>,
 ) -> Result<Vec<PlanDataset>, Failure> {
-    let sources = Sources { retry: job.config.retry.clone(), ..Sources::new(state_dir()?) };
-    let progress = |message: String| {
-        // Loading works without progress messages, so write errors are ignored.
-        let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
-    };
-    let tasks = sources.load(&job.config.datasets, resolved, &progress).await?;
-    let mut datasets = Vec::with_capacity(tasks.len());
-    for (config, tasks) in job.config.datasets.iter().zip(tasks) {
+    let sources = Sources { retry: job.config.retry.clone(), ..sources };
+    let fetched = sources.load(&job.config.datasets, resolved, &progress);
+    let fetched = fetched.await.map_err(hinted(DatasetError::hint))?;
+    let mut datasets = Vec::with_capacity(fetched.len());
+    for (config, fetched) in job.config.datasets.iter().zip(fetched) {
         datasets.push(match &config.source {
             DatasetSource::Interaction(interaction) => {
-                let examples = build::examples(&config.name, interaction, context).await;
-                let failed = |error| {
-                    let dataset = config.name.clone();
-                    let source: Box<dyn Error + Send + Sync> = match masked(&error, &job.secrets) {
-                        Some(masked) => masked.into(),
-                        None => Box::new(error),
-                    };
-                    Failure::from(DatasetFailure { dataset, source })
-                };
-                examples.map_err(failed)?.into()
+                examples(job, &config.name, interaction, fetched, context).await?.into()
             }
-            DatasetSource::Path(_) | DatasetSource::Registry { .. } => tasks.into(),
+            DatasetSource::Path(_)
+            | DatasetSource::Git(_)
+            | DatasetSource::Named { .. }
+            | DatasetSource::Registry { .. } => fetched.into(),
         });
     }
     Ok(datasets)
+}
+
+/// Builds an interaction with its fetched examples.
+pub(crate) async fn examples(
+    job: &LoadedJob,
+    name: &DatasetName,
+    interaction: &InteractionConfig,
+    fetched: Dataset,
+    context: Option<&InteractionContext>,
+) -> Result<ExampleSet, Failure> {
+    let interaction = interaction.clone();
+    let interaction = match fetched.rows {
+        Some(rows) => interaction.with_rows(rows),
+        None => interaction,
+    };
+    let failed = |error| {
+        let source: Box<dyn Error + Send + Sync> = match masked(&error, &job.secrets) {
+            Some(masked) => masked.into(),
+            None => Box::new(error),
+        };
+        Failure::from(DatasetFailure { dataset: name.clone(), source })
+    };
+    let examples = build::examples(name, &interaction, context).await.map_err(failed)?;
+    Ok(ExampleSet { resolved: fetched.resolved, ..examples })
+}
+
+/// Prints a message about work that takes longer than a moment.
+pub(crate) fn progress(message: String) {
+    // Loading works without progress messages, so write errors are ignored.
+    let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
 }
 
 /// An interaction that cannot be loaded.

@@ -17,6 +17,7 @@ use crate::{
     packages::packages,
     report::{Form, text::count},
     signals,
+    sources::sources,
 };
 
 /// How the plan of the job changes.
@@ -60,7 +61,7 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        job = open(resumable, loaded, overrides, &rerun, &change) => job?,
+        job = open(resumable, loaded, overrides, &rerun, &change, args.offline) => job?,
     };
     if job.remaining() == 0 {
         // Only information: the exit status depends on the results alone.
@@ -123,6 +124,7 @@ async fn open(
     overrides: Vec<String>,
     rerun: &[Rerun],
     change: &Change,
+    offline: bool,
 ) -> Result<Job, Failure> {
     let grows = matches!(change, Change::File(..));
     let recorded = resumable.header().provider.clone();
@@ -133,7 +135,8 @@ async fn open(
         (false, _) => recorded_provider(&loaded.config.environment, &recorded).await?,
     };
     let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
-    let datasets = load::datasets(&loaded, &resumable.resolved(grows), context.as_ref()).await?;
+    let resolved = resumable.resolved(grows);
+    let datasets = load::datasets(&loaded, sources(offline)?, &resolved, context.as_ref()).await?;
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)
         .map_err(hinted(PlanError::hint))?

@@ -9,7 +9,7 @@ use rollout::{
     job::{Job, JobError, NoProvider, Plan, PlanError, Selection, Work},
     model::{PythonWorkers, build::InteractionContext},
     preflight::{self, Preflight},
-    task::Resolved,
+    task::{Resolved, Sources},
 };
 
 use super::{
@@ -25,6 +25,7 @@ use crate::{
     packages::packages,
     report::{Form, text::count},
     signals,
+    sources::sources,
     state::state_dir,
 };
 
@@ -70,7 +71,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
             (quick::job(args, &load::overrides(&overrides)?)?, overrides)
         }
     };
-    planned(loaded, overrides, &selection, args.strict).await
+    planned(loaded, overrides, &selection, sources(args.offline)?, args.strict).await
 }
 
 /// Plans a part of a job, starts what it needs, and looks at everything that its trials will use. Warnings are shown;
@@ -79,11 +80,12 @@ pub(crate) async fn planned(
     loaded: LoadedJob,
     overrides: Vec<String>,
     selection: &Selection,
+    sources: Sources,
     strict: bool,
 ) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
     let context = interaction_context(&loaded, None).await?;
-    let datasets = load::datasets(&loaded, &Resolved::default(), context.as_ref()).await?;
+    let datasets = load::datasets(&loaded, sources, &Resolved::default(), context.as_ref()).await?;
     let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, selection, &load::variable)
@@ -140,7 +142,10 @@ pub(crate) async fn interaction_context(
     let config = &loaded.config;
     let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
         DatasetSource::Interaction(interaction) => Some(interaction),
-        DatasetSource::Path(_) | DatasetSource::Registry { .. } => None,
+        DatasetSource::Path(_)
+        | DatasetSource::Git(_)
+        | DatasetSource::Named { .. }
+        | DatasetSource::Registry { .. } => None,
     });
     let containers: Vec<bool> = interactions.map(|interaction| interaction.environment.is_some()).collect();
     if containers.is_empty() {

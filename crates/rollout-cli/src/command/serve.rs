@@ -19,7 +19,8 @@ use globset::Glob;
 use rollout::{
     config::{AgentConfig, AgentKind, DatasetConfig, DatasetSource, JobConfig, LoadedJob, ModelAgentConfig},
     job::Selection,
-    model::{Limits, TaskRollouts, build},
+    model::{Limits, TaskRollouts},
+    task::{DatasetError, Resolved},
 };
 use rollout_http::ConnectionLimits;
 use tokio::net::TcpListener;
@@ -28,10 +29,11 @@ use self::{policy::Policy, request::Offer, service::Service, source::Source};
 use super::{guard::guard, load, run, warnings};
 use crate::{
     args::Serve,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging,
     report::text,
     signals,
+    sources::sources,
 };
 
 /// How long responses may take when the service stops: running rollouts are cleaned up before the last line is sent.
@@ -147,14 +149,23 @@ async fn source(
                 writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
             }
             let context = run::interaction_context(&loaded, None).await?;
-            let examples = build::examples(&dataset.name, interaction, context.as_ref()).await?;
+            let only = std::slice::from_ref(dataset);
+            let fetched = sources(false)?.load(only, &Resolved::default(), &load::progress).await;
+            let fetched = fetched.map_err(hinted(DatasetError::hint))?.pop();
+            let fetched = fetched.expect("one dataset was loaded");
+            let examples =
+                load::examples(&loaded, &dataset.name, interaction, fetched, context.as_ref()).await?;
             let source = Source::of_interaction(interaction, examples, loaded.config.retry)?;
             Ok((source, Some(interaction.limits)))
         }
-        DatasetSource::Path(_) | DatasetSource::Registry { .. } => {
+        DatasetSource::Path(_)
+        | DatasetSource::Git(_)
+        | DatasetSource::Named { .. }
+        | DatasetSource::Registry { .. } => {
             let only = Glob::new(&globset::escape(agent.name.as_str()))?.compile_matcher();
             let selection = Selection { agents: vec![only], ..Selection::default() };
-            let (plan, provider) = run::planned(loaded, Vec::new(), &selection, false).await?;
+            let (plan, provider) =
+                run::planned(loaded, Vec::new(), &selection, sources(false)?, false).await?;
             Ok((Source::Tasks(Arc::new(TaskRollouts::new(plan, provider))), None))
         }
     }

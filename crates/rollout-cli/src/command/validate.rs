@@ -19,6 +19,7 @@ use crate::{
     args::Validate,
     exit::{Exit, Failure, chain, hinted},
     report::text::{BAD, GOOD, ODD, count, paint},
+    sources::sources,
 };
 
 /// The problems and warnings of what was checked.
@@ -70,7 +71,7 @@ impl Findings {
 async fn job(path: &Path) -> Result<Findings, Failure> {
     let loaded = load::job(path, &[])?;
     let provider = provider(&loaded).await;
-    let datasets = load::datasets(&loaded, &Resolved::default(), None).await?;
+    let datasets = load::datasets(&loaded, sources(false)?, &Resolved::default(), None).await?;
     load::models(&loaded)?;
     let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));

@@ -11,6 +11,7 @@ mod conformance_docker;
 mod conformance_native;
 mod conversations;
 mod counting;
+mod datasets;
 mod desktop;
 mod docker_commands;
 mod docker_faults;

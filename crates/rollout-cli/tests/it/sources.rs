@@ -76,7 +76,7 @@ fn a_registry_from_the_network_cannot_reach_into_this_machine() {
 }
 
 #[test]
-fn a_version_is_chosen_by_name_and_else_the_first_one_is_taken() {
+fn a_version_is_chosen_by_name_and_else_the_newest_one_is_taken() {
     let entry = |version: &str, task: &str| json!({"name": "set", "version": version, "tasks": [{"name": task, "path": format!("set/{task}")}]});
     let job = job()
         .task(TestTask::new("old"))
@@ -86,12 +86,11 @@ fn a_version_is_chosen_by_name_and_else_the_first_one_is_taken() {
         |version: Value| json!([{"registry": {"path": "registry.json"}, "name": "set", "version": version}]);
     let job = job.set("datasets", dataset(Value::Null));
     let first = job.run().expect(0);
-    assert_eq!(first.result()["results"][0]["task_name"], "old");
-    assert!(first.stderr().contains("set `version` to choose"), "{}", first.stderr());
+    assert_eq!(first.result()["results"][0]["task_name"], "new");
 
-    let job = job.set("name", json!("second")).set("datasets", dataset(json!("2.0")));
+    let job = job.set("name", json!("second")).set("datasets", dataset(json!("1.0")));
     assert!(job.run().expect(0).stdout().contains("oracle"));
-    assert!(job.root().join("jobs/second/oracle/set/new__1").is_dir());
+    assert!(job.root().join("jobs/second/oracle/set/old__1").is_dir());
 
     let job = job.set("name", json!("third")).set("datasets", dataset(json!("3.0")));
     let refused = job.run().expect(2);

@@ -27,6 +27,7 @@ use crate::{
         Cancel, ExampleSet, ExampleWriter, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun,
         Resumable, ResumeError, StoredExamples, rollouts::COUNTS_AS_ZERO,
     },
+    task::Pins,
 };
 use rollout_core::summary::RolloutSummary;
 use rollout_core::{
@@ -314,7 +315,8 @@ async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan,
     let mut setup = Setup::new(&loaded.config, None)?;
     setup.seeds = seeds;
     let rollouts = Arc::new(setup.rollouts.clone());
-    let examples = ExampleSet { name: loaded.config.dataset_name(), rollouts, examples: Arc::new(examples) };
+    let (name, examples) = (loaded.config.dataset_name(), Arc::new(examples));
+    let examples = ExampleSet { name, rollouts, examples, resolved: Pins::new() };
     let mut job = loaded.job();
     job.config.metrics = vec![JobMetric::Mean];
     let model = Arc::clone(&setup.model);

@@ -7,7 +7,9 @@ use std::{
 
 use serde_json::{Value as Json, json};
 
-use super::{InteractionConfig, interaction};
+use crate::catalogue;
+
+use super::{GitAddress, InteractionConfig, interaction, is_git_address};
 use rollout_core::{name::DatasetName, result::DEFAULT_PASS_THRESHOLD};
 use rollout_settings::{
     Form, Section, Settings as _, Value, Written,
@@ -32,13 +34,22 @@ pub struct DatasetConfig {
 pub enum DatasetSource {
     /// A directory of tasks, or a single task.
     Path(PathBuf),
+    /// The same in a git repository.
+    Git(GitAddress),
+    /// A dataset that is looked up by name in the known registries.
+    Named {
+        /// Its name in the registries.
+        dataset: String,
+        /// The version; the newest one when absent.
+        version: Option<String>,
+    },
     /// An entry of a registry file.
     Registry {
         /// The registry.
         registry: RegistryLocation,
         /// The name of the dataset in the registry.
         dataset: String,
-        /// The version; the first entry of that name when absent.
+        /// The version; the newest one when absent.
         version: Option<String>,
     },
     /// Examples for a model.
@@ -54,11 +65,19 @@ pub enum RegistryLocation {
     Url(String),
 }
 
+impl RegistryLocation {
+    /// The public registries, in the order in which they are searched.
+    pub fn public() -> Vec<Self> {
+        catalogue::public_registries().map(|url| Self::Url(url.to_owned())).collect()
+    }
+}
+
 rollout_settings::settings! {
-    /// Tasks from a directory or from a registry, or examples for a model.
+    /// Tasks from a directory, a repository or a registry, or examples for a model.
     pub(super) struct DatasetKeys {
-        /// The directory of a task, or of several tasks, relative to this file.
+        /// The directory of a task, or of several tasks, relative to this file; or one in a git repository.
         ///
+        /// The latter is written as `git+URL[@revision][#path]`; see [datasets](datasets.md#git-repositories).
         /// Files, hidden directories, and directories without any file of a task are skipped; an empty directory is an
         /// incomplete task. Symbolic links to directories are followed.
         path: Option<String> = path().optional(),
@@ -75,13 +94,13 @@ rollout_settings::settings! {
         /// attempt nothing in a job is rejected.
         interaction: Option<InteractionConfig> = interaction().optional(),
         /// With `path` and `interaction`: the name in results; the base name of the directory or file when absent. With
-        /// `registry`: the name of the dataset in the registry.
+        /// `registry`: the name of the dataset in the registry. Alone: the name of a [known dataset](datasets.md).
         name: Option<String> = text().kind("name").optional(),
-        /// The version in the registry; the first entry of that name when absent.
+        /// The version in the registry; the newest one when absent.
         ///
-        /// If there are several, there is a warning.
+        /// Versions are compared number by number. A version that is not a number, such as `head`, counts as older.
         version: Option<String> = number_or_text().optional(),
-        /// With `registry`: the name in results; `name` when absent.
+        /// With `registry`, and with `name` alone: the name in results; `name` when absent.
         rename: Option<String> = text().kind("name").optional(),
         /// The lowest reward that counts as solved: in the pass rate, pass@k, comparisons and exports.
         ///
@@ -114,9 +133,10 @@ pub(super) const REQUIRED: &str = "a job needs at least one dataset, such as `- 
 
 pub(super) fn schema() -> Json {
     let mut schema = entry::<DatasetKeys>();
-    one_of(&["path", "registry", "interaction"], &mut schema);
-    schema["dependentRequired"] =
-        json!({ "registry": ["name"], "version": ["registry"], "rename": ["registry"] });
+    let kinds = ["path", "registry", "interaction"].map(|key| json!({ "required": [key] }));
+    let named = json!({ "required": ["name"], "not": { "anyOf": kinds } });
+    schema["oneOf"] = kinds.iter().cloned().chain([named]).collect();
+    schema["dependentRequired"] = json!({ "registry": ["name"], "version": ["name"], "rename": ["name"] });
     schema
 }
 
@@ -135,7 +155,8 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
             ["rename", "name", "path", "interaction"].into_iter().find(|key| section.entry(key).is_some());
         let span = section.value_span(named.unwrap_or("path"));
         if let Some(first) = seen.insert(dataset.name.clone(), span) {
-            let rename = if section.entry("registry").is_some() { "rename" } else { "name" };
+            let is_own = ["path", "interaction"].iter().any(|key| section.entry(key).is_some());
+            let rename = if is_own { "name" } else { "rename" };
             let hint = format!("give this one another name with `{rename}:`; results are grouped by it");
             section.same_name("datasets", dataset.name.as_str(), span, first, &hint);
         }
@@ -177,8 +198,12 @@ fn label(registry: &RegistryLocation) -> String {
 
 fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
     let keys = DatasetKeys::read(section)?;
-    let hint = "a dataset has a `path:`, a `registry:` with a `name:`, or an `interaction:`";
-    let kind = section.one_of(&["path", "registry", "interaction"], hint)?;
+    let kinds = ["path", "registry", "interaction"];
+    if section.entry("name").is_some() && kinds.iter().all(|key| section.entry(key).is_none()) {
+        return named_dataset(section, keys);
+    }
+    let hint = "a dataset has a `path:`, a `registry:` with a `name:`, an `interaction:`, or the `name:` of a known one";
+    let kind = section.one_of(&kinds, hint)?;
     if kind != "registry" {
         section.refuse(&["version", "rename"], kind, |key| match key {
             "version" => "versions exist only in a registry".to_owned(),
@@ -207,7 +232,11 @@ fn interaction_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<Datas
 
 fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
     let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
-    let path = section.reader.dir.join(keys.path?);
+    let written = keys.path?;
+    if is_git_address(&written) {
+        return git_dataset(section, &written, keys.name, pass_threshold);
+    }
+    let path = section.reader.dir.join(written);
     if !path.is_dir() {
         let message = format!("{} is not a directory", quoted(&path.display().to_string()));
         let hint = "write the directory of a task, or of several tasks, relative to the job file";
@@ -219,6 +248,51 @@ fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfi
         None => dataset_name(section, "path", &base_name(&path), "name")?,
     };
     Some(DatasetConfig { name, source: DatasetSource::Path(path), pass_threshold })
+}
+
+fn git_dataset(
+    section: &Section<'_>,
+    written: &str,
+    name: Option<String>,
+    pass_threshold: f64,
+) -> Option<DatasetConfig> {
+    let address: GitAddress = match written.parse() {
+        Ok(address) => address,
+        Err(error) => {
+            let hint = error.hint().unwrap_or("such as `git+https://example.com/team/tasks.git@v1.0#tasks`");
+            section.invalid_with_hint("path", error.to_string(), hint);
+            return None;
+        }
+    };
+    let name = match section.node("name") {
+        Some(_) => dataset_name(section, "name", &name?, "name")?,
+        None => dataset_name(section, "path", &last_name(&address), "name")?,
+    };
+    Some(DatasetConfig { name, source: DatasetSource::Git(address), pass_threshold })
+}
+
+/// The name of the directory, otherwise of the repository.
+fn last_name(address: &GitAddress) -> String {
+    let last =
+        |path: &str| path.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or_default().to_owned();
+    match last(&address.path) {
+        name if name.is_empty() => {
+            let name = last(&address.url);
+            name.strip_suffix(".git").unwrap_or(&name).to_owned()
+        }
+        name => name,
+    }
+}
+
+fn named_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
+    let dataset = keys.name.filter(|_| section.filled_string("name").is_some())?;
+    let name = match section.node("rename") {
+        Some(_) => dataset_name(section, "rename", &keys.rename?, "rename")?,
+        None => dataset_name(section, "name", &dataset, "rename")?,
+    };
+    let source = DatasetSource::Named { dataset, version: keys.version };
+    Some(DatasetConfig { name, source, pass_threshold })
 }
 
 fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
@@ -274,7 +348,14 @@ fn base_name(path: &Path) -> String {
 /// A dataset in the form of config.json.
 pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
     let mut record = match &config.source {
-        DatasetSource::Path(_) => json!({ "path": written.key("path").plain(), "name": config.name }),
+        DatasetSource::Path(_) | DatasetSource::Git(_) => {
+            json!({ "path": written.key("path").plain(), "name": config.name })
+        }
+        DatasetSource::Named { dataset, version } => json!({
+            "name": dataset,
+            "version": version,
+            "rename": (config.name.as_str() != dataset).then(|| config.name.to_string()),
+        }),
         DatasetSource::Interaction(interaction) => {
             let interaction = InteractionConfig::record(interaction, written.key("interaction"));
             json!({ "interaction": interaction, "name": config.name })

@@ -3,6 +3,7 @@
 use super::{
     InteractionConfig, JobConfig, JobGatewayConfig, ModelConfig, RetryConfig, RolloutConfig, VerifierConfig,
     agent::AgentKeys,
+    columns::ColumnKeys,
     dataset::DatasetKeys,
     interaction::ContainerKeys,
     model::LimitKeys,
@@ -31,6 +32,7 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("preset", PresetConfig::keys()),
         ("preset install", PresetInstall::keys()),
         ("dataset", DatasetKeys::keys()),
+        ("column", ColumnKeys::keys()),
         ("model", ModelConfig::keys()),
         ("limits", LimitKeys::keys()),
         ("interaction", InteractionConfig::keys()),
@@ -67,7 +69,7 @@ fn every_key_has_a_description_in_its_schema() {
 #[test]
 fn tables_in_docs_match_the_schemas() {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    for page in ["agents.md", "jobs.md", "tasks.md", "models.md", "benchmarks.md"] {
+    for page in ["agents.md", "datasets.md", "jobs.md", "tasks.md", "models.md", "benchmarks.md"] {
         rollout_settings::docs::check_page(&docs.join(page), &tables()).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{preset::is_preset_path, shorthand};
+use crate::catalogue::definition_text;
 use rollout_settings::{Code, Diagnostic, Entry, Node, Override, SourceFiles, Span, Value, read_text, yaml};
 
 /// Whether the value may be in a file that the job names.
@@ -27,6 +28,7 @@ pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut SourceFiles) ->
         }
     }
     for (index, dataset) in list(tree, "datasets").iter_mut().enumerate() {
+        files.definition(dataset);
         files.interaction(dataset, &format!("datasets.{index}.interaction"), dir);
     }
     files.problems
@@ -48,6 +50,30 @@ impl Files<'_> {
         };
         if let Some(content) = content {
             *preset = content;
+        }
+    }
+
+    /// Replaces the name of a ready definition by its interaction. A version is one of a registry.
+    fn definition(&mut self, dataset: &mut Node) {
+        let is_alone = ["path", "registry", "interaction", "version"]
+            .iter()
+            .all(|key| dataset.get(key).is_none_or(Node::is_null));
+        let Some(Node { value: Value::String(name), .. }) = dataset.get("name").filter(|_| is_alone) else {
+            return;
+        };
+        let Some(text) = definition_text(name) else { return };
+        match yaml::parse_file(self.sources, &format!("definition {name}"), Path::new("yaml"), text) {
+            Ok(content) => {
+                let rename = dataset.get("rename").filter(|rename| !rename.is_null()).cloned();
+                put(dataset, "interaction", content);
+                if let Some(rename) = rename {
+                    put(dataset, "name", rename);
+                }
+                if let Value::Map(entries) = &mut dataset.value {
+                    entries.retain(|entry| !["rename", "version"].contains(&entry.key.as_str()));
+                }
+            }
+            Err(found) => self.problems.extend_from_slice(found.diagnostics()),
         }
     }
 

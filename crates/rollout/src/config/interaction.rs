@@ -12,7 +12,8 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    ParserConfig, RubricEntry, StopConfig, ToolConfig, UserConfig,
+    ColumnsConfig, HubAddress, ParserConfig, RubricEntry, ScoreConfig, StopConfig, ToolConfig, UserConfig,
+    columns, is_hub_address,
     model::LimitKeys,
     rubric::{self, parser},
     stop,
@@ -50,9 +51,11 @@ rollout_settings::settings! {
         .always(),
         /// The Python interpreter that calls `python:` functions.
         pub python: String = filled().default("python3".to_owned()).recorded_where_written(),
-        /// The examples: the path of a file of JSON lines or of a JSON list, or the list itself.
+        /// The examples: the path of a file, the address of a dataset on a hub, or the list itself.
         ///
-        /// See [examples](#examples).
+        /// A file has JSON lines, a JSON list, comma-separated values (`.csv`) or is a Parquet file (`.parquet`). An
+        /// address is written as `hf:owner/name[/config][:split][@revision]`; see
+        /// [datasets](datasets.md#hugging-face-datasets). See also [examples](#examples).
         pub dataset: ExamplesConfig = examples()
             .required("write the path of a file of JSON lines under `dataset:`, or a list of examples")
             .or_with(|| ExamplesConfig::Inline(Vec::new()))
@@ -62,9 +65,14 @@ rollout_settings::settings! {
                 hash(),
                 |examples, _| match examples {
                     ExamplesConfig::File { sha256, .. } => json!(sha256),
-                    ExamplesConfig::Inline(_) => Json::Null,
+                    ExamplesConfig::Inline(_) | ExamplesConfig::Hub(_) => Json::Null,
                 },
             ),
+        /// How the columns of the dataset become the `question`, the `answer` and other columns of examples; all columns
+        /// have their own names when absent.
+        ///
+        /// See [columns](datasets.md#columns).
+        pub columns: ColumnsConfig = columns::form().recorded_where_written(),
         /// How many examples are attempted; all when absent.
         pub num_examples: Option<usize> = some_count().optional().unset("all"),
         /// Shuffles the examples before `num_examples` is applied.
@@ -167,6 +175,8 @@ pub enum ExamplesConfig {
         /// The hash of its content, starting with `sha256:`.
         sha256: String,
     },
+    /// From a dataset on a hub.
+    Hub(HubAddress),
     /// From the interaction itself.
     Inline(Vec<Map<String, Json>>),
 }
@@ -213,6 +223,14 @@ rollout_settings::settings! {
         cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
         /// Its memory.
         memory: Bytes = bytes().default(MEMORY),
+    }
+}
+
+impl InteractionConfig {
+    /// The interaction with its examples in a file of JSON lines, which was fetched or converted.
+    #[must_use]
+    pub fn with_rows(self, path: PathBuf) -> Self {
+        Self { dataset: ExamplesConfig::File { path, sha256: String::new() }, ..self }
     }
 }
 
@@ -263,6 +281,14 @@ fn examples() -> Form<ExamplesConfig> {
     Form::written("path, or list", schema, |section, key| {
         let node = section.node(key)?;
         match &node.value {
+            Value::String(text) if is_hub_address(text) => match text.parse() {
+                Ok(address) => Some(ExamplesConfig::Hub(address)),
+                Err(error) => {
+                    let message = format!("`{}`: {error}", section.at(key));
+                    section.invalid_with_hint(key, message, "such as `hf:openai/gsm8k/main:test`");
+                    None
+                }
+            },
             Value::String(_) => examples_file(section, key),
             Value::List(nodes) => {
                 if nodes.is_empty() {
@@ -285,7 +311,8 @@ fn examples() -> Form<ExamplesConfig> {
 
 fn example(section: &Section<'_>, node: &Node, path: &str) -> Option<Map<String, Json>> {
     let example = section.reader.mapping(node, path)?;
-    if example.entry("prompt").is_none() && example.entry("question").is_none() {
+    let is_mapped = section.entry("columns").is_some();
+    if !is_mapped && example.entry("prompt").is_none() && example.entry("question").is_none() {
         example.missing("question", "an example needs a `question:`, or a `prompt:` of messages");
     }
     Some(example.json_map())
@@ -413,14 +440,18 @@ fn no_tools(section: &Section<'_>) -> bool {
 }
 
 fn check_container(section: &Section<'_>, config: &InteractionConfig) {
-    let wanted = config.tools.iter().any(|tool| matches!(tool, ToolConfig::Container(_)));
+    let checks = config.rubric.iter().any(|entry| matches!(entry.score, ScoreConfig::Sandbox { .. }));
+    let wanted = checks || config.tools.iter().any(|tool| matches!(tool, ToolConfig::Container(_)));
     if section.node("environment").is_none() {
         if wanted {
-            let hint = "tools inside a container need one: write its `docker_image:` or `path:`";
+            let hint = match checks {
+                true => "`sandbox` needs a container: write its `docker_image:` or `path:`",
+                false => "tools inside a container need one: write its `docker_image:` or `path:`",
+            };
             section.missing("environment", hint);
         }
     } else if !wanted && no_tools(section) {
-        let message = "no tool uses this environment";
+        let message = "nothing uses this environment";
         let hint = "write `tools: [{container: [bash]}]`, or remove `environment`";
         section.reader.error_with_hint(section.value_span("environment"), Code::Conflict, message, hint);
     }

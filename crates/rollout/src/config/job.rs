@@ -126,7 +126,10 @@ impl JobConfig {
     pub fn needs_environment(&self) -> bool {
         self.datasets.iter().any(|dataset| match &dataset.source {
             DatasetSource::Interaction(interaction) => interaction.environment.is_some(),
-            DatasetSource::Path(_) | DatasetSource::Registry { .. } => true,
+            DatasetSource::Path(_)
+            | DatasetSource::Git(_)
+            | DatasetSource::Named { .. }
+            | DatasetSource::Registry { .. } => true,
         })
     }
 }

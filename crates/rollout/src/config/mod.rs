@@ -3,9 +3,11 @@
 //! Each setting is declared once, with [`rollout_settings::settings!`]: reading, the recorded configuration, the JSON
 //! Schema and the tables in docs/ come from there.
 
+mod address;
 mod agent;
 mod benchmark;
 mod benchmark_forms;
+mod columns;
 mod dataset;
 #[cfg(test)]
 mod docs;
@@ -26,8 +28,10 @@ mod tool_files;
 mod tools;
 mod user;
 
+pub use address::{AddressError, GitAddress, HubAddress, NamedDataset, is_git_address, is_hub_address};
 pub use agent::{AgentConfig, AgentKind};
 pub use benchmark::*;
+pub use columns::{ColumnConfig, ColumnsConfig};
 pub use dataset::{DatasetConfig, DatasetSource, RegistryLocation};
 pub use gateway::JobGatewayConfig;
 pub use interaction::{

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use super::ModelConfig;
 use rollout_model::{
     PythonFunction,
+    metric::Metric,
     rubric::{Command, Match},
 };
 use rollout_settings::{
@@ -37,6 +38,26 @@ pub enum ScoreConfig {
     Match {
         /// The kind of comparison.
         how: Match,
+        /// Finds the model's answer; the interaction's parser when absent.
+        parser: Option<ParserConfig>,
+    },
+    /// Compares with a metric of benchmarks.
+    Metric {
+        /// The metric; never the one of a judge.
+        metric: Metric,
+        /// Finds the model's answer; the interaction's parser when absent.
+        parser: Option<ParserConfig>,
+    },
+    /// Runs a program in the container of the interaction.
+    Sandbox {
+        /// The path of the file inside.
+        file: String,
+        /// Its content, with placeholders.
+        content: String,
+        /// The program and its arguments; never empty.
+        command: Vec<String>,
+        /// The timeout.
+        timeout: Duration,
         /// Finds the model's answer; the interaction's parser when absent.
         parser: Option<ParserConfig>,
     },
@@ -80,6 +101,8 @@ pub enum ParserConfig {
     MaybeThink,
     /// The last `\boxed{}`.
     Boxed,
+    /// The last fenced code block.
+    Code,
     /// A tag.
     Xml {
         /// The expected tags, in order, each with its possible names; never empty.
@@ -102,6 +125,12 @@ rollout_settings::settings! {
         /// `contains`: the correct answer is part of it. `numeric`: the last numbers of both are equal. `math`: they
         /// are mathematically equal.
         how as "match": Option<Match> = word(&MATCHES).optional(),
+        /// Compares the answer with that of the example, by one of the [metrics](scoring.md) of benchmarks.
+        metric: Option<Metric> = word(&METRICS).optional(),
+        /// A program that checks the answer in a new container, which `environment` describes.
+        ///
+        /// The score is 1 if the program exits with status 0, otherwise 0.
+        sandbox: Option<SandboxKeys> = some_section::<SandboxKeys>().optional(),
         /// A model that decides whether the answer is correct.
         ///
         /// The score is 1 if the model replies yes, otherwise 0. It has a `model` as [above](#model), and optionally a
@@ -122,7 +151,7 @@ rollout_settings::settings! {
         /// A command gets a list of all rollouts of the example and prints a list of numbers. A function gets lists,
         /// and returns one.
         group: bool = flag(false),
-        /// The timeout of the command or of a call of the function, in seconds.
+        /// The timeout of the command, of the program in a container, or of a call of the function, in seconds.
         timeout as "timeout_sec": Duration = seconds().default(Command::TIMEOUT),
         /// How the answer is found; the interaction's parser when absent.
         parser: Option<ParserConfig> = parser().optional(),
@@ -137,6 +166,18 @@ rollout_settings::settings! {
             .required("write the model of the judge, like the `model:` of an agent"),
         /// Its prompt. `{question}`, `{answer}` and `{response}` are replaced.
         prompt: Option<String> = filled().optional(),
+    }
+}
+
+rollout_settings::settings! {
+    /// A program that checks the answer in a container.
+    pub(super) struct SandboxKeys {
+        /// The path of a file inside.
+        file: String = filled().required("write the path of the file, such as `/tmp/program.py`").or_empty(),
+        /// The content of the file. `{response}`, `{answer}` and `{name}` of each column are replaced.
+        content: String = filled().required("write the content of the file, such as `{response}`").or_empty(),
+        /// The program and its arguments.
+        command: Vec<String> = command().required("write the program, such as `[python3, /tmp/program.py]`").or_empty(),
     }
 }
 
@@ -157,9 +198,24 @@ const MATCHES: [(&str, Match); 4] = [
     ("math", Match::Math),
 ];
 
+const METRICS: [(&str, Metric); 9] = [
+    ("exact_match", Metric::ExactMatch),
+    ("f1_score", Metric::F1Score),
+    ("contains_answer", Metric::ContainsAnswer),
+    ("numeric_match", Metric::NumericMatch),
+    ("similarity", Metric::Similarity),
+    ("char_f1", Metric::CharF1),
+    ("edit_similarity", Metric::EditSimilarity),
+    ("math_equal", Metric::MathEqual),
+    ("multiple_choice", Metric::MultipleChoice),
+];
+
+/// The ways to score, of which an entry has one.
+const SCORES: [&str; 6] = ["match", "metric", "sandbox", "judge", "command", "python"];
+
 const TAGS: &str = "write the expected tags, such as `xml: [think, answer]`";
 
-const PARSERS: [&str; 4] = ["plain", "think", "maybe_think", "boxed"];
+const PARSERS: [&str; 5] = ["plain", "think", "maybe_think", "boxed", "code"];
 
 /// Columns of every row of the results. A metric of the same name would hide one.
 const COLUMNS: [&str; 24] = [
@@ -194,7 +250,7 @@ pub(super) const EXAMPLE: &str =
 
 pub(super) fn schema() -> Json {
     let mut schema = entry::<RubricKeys>();
-    one_of(&["match", "judge", "command", "python"], &mut schema);
+    one_of(&SCORES, &mut schema);
     schema
 }
 
@@ -232,12 +288,16 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
 
 /// How an entry scores, and its default name.
 fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(String, ScoreConfig)> {
-    let hint = "an entry needs a `match:`, a `judge:`, a `command:` or a `python:` function";
-    let kind = entry.one_of(&["match", "judge", "command", "python"], hint)?;
+    let hint = "an entry needs a `match:`, a `metric:`, a `sandbox:`, a `judge:`, a `command:` or a `python:` function";
+    let kind = entry.one_of(&SCORES, hint)?;
     let runs = ["command", "python"].contains(&kind);
-    let foreign: &[&str] = if runs { &["parser"] } else { &["group", "timeout_sec"] };
+    let foreign: &[&str] = match kind {
+        "command" | "python" => &["parser"],
+        "sandbox" => &["group"],
+        _ => &["group", "timeout_sec"],
+    };
     entry.refuse(foreign, kind, |key| format!("remove `{key}`"));
-    let RubricKeys { how, judge, command, python, group, timeout, parser, .. } = keys;
+    let RubricKeys { how, metric, sandbox, judge, command, python, group, timeout, parser, .. } = keys;
     if runs && group && independent {
         let message = "`group` cannot be combined with `independent_scoring`";
         entry.invalid_with_hint("group", message, "remove `independent_scoring` or `group`");
@@ -247,6 +307,14 @@ fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(St
             let how = how?;
             let word = MATCHES.iter().find(|(_, known)| *known == how).map_or("match", |(word, _)| word);
             Some((word.to_owned(), ScoreConfig::Match { how, parser }))
+        }
+        "metric" => {
+            let metric = metric?;
+            Some((metric.as_str().to_owned(), ScoreConfig::Metric { metric, parser }))
+        }
+        "sandbox" => {
+            let SandboxKeys { file, content, command } = sandbox?;
+            Some(("sandbox".to_owned(), ScoreConfig::Sandbox { file, content, command, timeout, parser }))
         }
         "judge" => {
             let JudgeKeys { model, prompt } = judge?;
@@ -304,13 +372,14 @@ pub(super) fn parser() -> Form<ParserConfig> {
     let schema = || json!({ "anyOf": [{ "enum": PARSERS }, entry::<XmlKeys>()] });
     Form::written("word, or mapping", schema, |section, key| {
         let node = section.node(key)?;
-        let choices = "known parsers: `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`";
+        let choices = "known parsers: `plain`, `think`, `maybe_think`, `boxed`, `code`, or `{xml: [fields]}`";
         match &node.value {
             Value::String(word) => match word.as_str() {
                 "plain" => Some(ParserConfig::Plain),
                 "think" => Some(ParserConfig::Think),
                 "maybe_think" => Some(ParserConfig::MaybeThink),
                 "boxed" => Some(ParserConfig::Boxed),
+                "code" => Some(ParserConfig::Code),
                 other => {
                     let hint = match nearest(other, &PARSERS) {
                         Some(name) => format!("did you mean `{name}`? {choices}"),

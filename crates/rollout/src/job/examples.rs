@@ -13,7 +13,7 @@ use indexmap::IndexSet;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use crate::rollouts::Rollouts;
+use crate::{rollouts::Rollouts, task::Pins};
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_model::{RolloutInput, dataset};
 use rollout_record::tasks::TaskRecord;
@@ -28,6 +28,8 @@ pub struct ExampleSet {
     /// The examples. Each is attempted as often as the job says. If an `example_id` occurs more than once, it gets one
     /// attempt per occurrence instead.
     pub examples: Arc<StoredExamples>,
+    /// The commits that were looked up for their dataset.
+    pub resolved: Pins,
 }
 
 impl ExampleSet {
@@ -41,7 +43,7 @@ impl ExampleSet {
         for input in inputs {
             writer.push(&input, None, None)?;
         }
-        Ok(Self { name, rollouts, examples: Arc::new(writer.finish()?) })
+        Ok(Self { name, rollouts, examples: Arc::new(writer.finish()?), resolved: Pins::new() })
     }
 }
 

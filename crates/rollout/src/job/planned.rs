@@ -205,7 +205,10 @@ pub(super) fn planned(
 ) -> Vec<PlanTask> {
     let dataset = match dataset {
         PlanDataset::Tasks(dataset) => dataset,
-        PlanDataset::Examples(examples) => return planned_examples(examples, config),
+        PlanDataset::Examples(mut examples) => {
+            pins.append(&mut examples.resolved);
+            return planned_examples(examples, config);
+        }
     };
     pins.extend(dataset.resolved);
     let configured = config.datasets.iter().find(|entry| entry.name == dataset.name);

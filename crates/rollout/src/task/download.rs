@@ -45,12 +45,19 @@ pub enum DownloadError {
     },
 }
 
+/// The URL without secrets.
+pub(super) fn shown_url(text: &str) -> Result<String, DownloadError> {
+    parsed(text).map(|url| without_secrets(&url))
+}
+
+fn parsed(text: &str) -> Result<Url, DownloadError> {
+    let url = Url::parse(text).map_err(|_| DownloadError::Url)?;
+    if ["http", "https"].contains(&url.scheme()) { Ok(url) } else { Err(DownloadError::Url) }
+}
+
 /// Downloads a file of limited size. The first value is the URL without secrets.
 pub(super) async fn get(text: &str, limit: u64) -> Result<(String, Vec<u8>), DownloadError> {
-    let url = Url::parse(text).map_err(|_| DownloadError::Url)?;
-    if !["http", "https"].contains(&url.scheme()) {
-        return Err(DownloadError::Url);
-    }
+    let url = parsed(text)?;
     let shown = without_secrets(&url);
     let failed =
         |source: reqwest::Error| DownloadError::Failed { url: shown.clone(), source: source.without_url() };

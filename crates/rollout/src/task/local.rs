@@ -84,7 +84,7 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
         _ => LocalError::Unreadable { path: path.to_owned(), source },
     };
     let path = &fs::canonicalize(path).map_err(unreadable)?;
-    if ["task.toml", "instruction.md"].iter().any(|name| path.join(name).symlink_metadata().is_ok()) {
+    if is_task(path) {
         let tasks = load_tasks(vec![(task_name(path)?, path.clone())], commits);
         return Ok(LocalDataset { tasks, warnings: Vec::new() });
     }
@@ -123,6 +123,11 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
         ));
     }
     Ok(LocalDataset { tasks: load_tasks(dirs, commits), warnings })
+}
+
+/// Whether a directory is a single task.
+pub(super) fn is_task(dir: &Path) -> bool {
+    ["task.toml", "instruction.md"].iter().any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
 fn task_name(dir: &Path) -> Result<TaskName, LocalError> {

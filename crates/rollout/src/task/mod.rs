@@ -1,4 +1,4 @@
-//! Task directories, datasets, registries and git.
+//! Task directories, datasets, registries, git and hubs.
 //!
 //! [`Sources::load`] turns the `datasets` of a job into [`Dataset`]s whose tasks are on disk, wherever they came from.
 //! A problem of one task affects only that task; a problem of a dataset is a [`DatasetError`], and nothing runs.
@@ -10,7 +10,9 @@ mod demands;
 mod dir;
 mod download;
 mod git;
+mod hub;
 mod local;
+mod lookup;
 mod registry;
 mod resolved;
 mod retry;
@@ -35,8 +37,10 @@ pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
 pub use git::{Checkout, GitError, checkouts, git_version, remove_unused_checkouts};
+pub use hub::{HubAccess, HubDataError, HubDataset, HubFile};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
-pub use registry::RegistryError;
+pub use lookup::RegistryList;
+pub use registry::{RegistryEntry, RegistryError};
 pub use resolved::Resolved;
 pub use sources::{DatasetError, DatasetProblem, Sources};
 
@@ -121,10 +125,18 @@ pub struct Dataset {
     pub name: DatasetName,
     /// Its tasks, by name.
     pub tasks: Vec<TaskEntry>,
-    /// The commits that were chosen for tasks without a commit in their registry.
+    /// What was looked up: commits of branches, tags and hubs, and versions of datasets.
     pub resolved: Pins,
     /// Warnings about the dataset as a whole, one sentence each.
     pub warnings: Vec<String>,
+    /// The file of the examples of an interaction, as JSON lines, if they had to be fetched or converted.
+    pub rows: Option<PathBuf>,
+}
+
+impl Dataset {
+    fn empty(name: DatasetName) -> Self {
+        Self { name, tasks: Vec::new(), resolved: Pins::new(), warnings: Vec::new(), rows: None }
+    }
 }
 
 /// A task of a dataset, or why it cannot be run.
@@ -140,7 +152,7 @@ pub struct TaskEntry {
     pub source: Option<RecordedSource>,
 }
 
-/// Commits by git URL, for registry tasks without a commit.
+/// Commits by what was asked for: a git URL, with the branch or tag if there is one, or a dataset on a hub.
 ///
 /// A resumed job gets what its first run resolved, so that both run the same tasks. The URLs have no credentials,
 /// because the map is recorded.

@@ -1,13 +1,15 @@
 //! Registry files: lists of datasets, with the locations of their tasks.
 
 use std::{
+    cmp::Ordering,
     collections::HashSet,
-    fs::File,
-    io::{self, Read},
+    fs::{self, File},
+    io::{self, Read, Write as _},
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     download::{self, DownloadError},
@@ -16,7 +18,7 @@ use super::{
     sources::blocking,
 };
 use crate::config::RegistryLocation;
-use rollout_core::name::TaskName;
+use rollout_core::{name::TaskName, text::hex};
 
 /// The maximum size of a registry; the largest known one has 2 MiB.
 pub(super) const MAX_REGISTRY_BYTES: u64 = 32 * 1024 * 1024;
@@ -42,6 +44,31 @@ pub enum RegistryError {
     /// The download failed.
     #[error("cannot download the registry")]
     Download(#[from] DownloadError),
+    /// The registry was never downloaded, and the network must not be used.
+    #[error("the registry {registry} is not in the cache, and network access is turned off")]
+    Offline {
+        /// The registry.
+        registry: String,
+    },
+    /// A downloaded registry cannot be kept for later.
+    #[error("cannot use the cache in {}; check its owner and the free space", shown(path))]
+    Cache {
+        /// The path in the cache.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// No known registry has the dataset.
+    #[error("no known dataset is named `{dataset}`; {}{}", known_names(known, dataset), listed(unread))]
+    Unknown {
+        /// The requested name, with its version.
+        dataset: String,
+        /// The known names.
+        known: Vec<String>,
+        /// The registries that could not be read, with the reasons.
+        unread: Vec<String>,
+    },
     /// The file is not JSON.
     #[error("the registry {registry} is not JSON")]
     Syntax {
@@ -96,6 +123,14 @@ fn listed(problems: &[String]) -> String {
     text
 }
 
+fn known_names(known: &[String], wanted: &str) -> String {
+    available(known, wanted).replacen("it has none", "the registries have none", 1).replacen(
+        "it has",
+        "similar ones:",
+        1,
+    )
+}
+
 /// The known names, most similar first, up to a limit.
 fn available(known: &[String], wanted: &str) -> String {
     const SHOWN: usize = 8;
@@ -137,7 +172,23 @@ pub(super) enum Origin {
 pub(super) struct RegistryDataset {
     /// By name.
     pub(super) tasks: Vec<RegistryTask>,
-    pub(super) warnings: Vec<String>,
+    /// The version that was chosen.
+    pub(super) version: Option<String>,
+}
+
+/// A version of a dataset in a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistryEntry {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// What it is, in the words of the registry.
+    pub description: Option<String>,
+    /// How many tasks it has.
+    pub tasks: usize,
+    /// The path or URL of the registry.
+    pub registry: String,
 }
 
 /// A registry file.
@@ -151,12 +202,34 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Reads a registry from this machine or from the network.
-    pub(super) async fn open(location: &RegistryLocation) -> Result<Self, RegistryError> {
+    /// Reads a registry from this machine or from the network. What was downloaded is kept in `cache`, and used if
+    /// `offline`.
+    pub(super) async fn open(
+        location: &RegistryLocation,
+        cache: &Path,
+        offline: bool,
+    ) -> Result<Self, RegistryError> {
         match location {
             RegistryLocation::Url(url) => {
+                // Hashed with its query, which may select another content.
+                let kept = cache.join("registries").join(format!("{}.json", hex(&Sha256::digest(url))));
+                let failed = |source| RegistryError::Cache { path: kept.clone(), source };
+                if offline {
+                    let registry = download::shown_url(url)?;
+                    let file = kept.clone();
+                    return match blocking(move || fs::read(file)).await {
+                        Ok(bytes) => Self::parse(registry, None, &bytes),
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                            Err(RegistryError::Offline { registry })
+                        }
+                        Err(error) => Err(failed(error)),
+                    };
+                }
                 let (name, bytes) = download::get(url, MAX_REGISTRY_BYTES).await?;
-                Self::parse(name, None, &bytes)
+                let registry = Self::parse(name, None, &bytes)?;
+                let file = kept.clone();
+                blocking(move || keep(&file, &bytes)).await.map_err(failed)?;
+                Ok(registry)
             }
             RegistryLocation::Path(path) => {
                 let path = path.clone();
@@ -214,7 +287,7 @@ impl Registry {
             .filter_map(|(index, entry)| Some((index, entry.as_object()?)))
             .filter(|(_, entry)| entry.get("name").and_then(Value::as_str) == Some(name))
             .collect();
-        let Some(first) = named.first() else {
+        if named.is_empty() {
             let known =
                 self.entries.iter().filter_map(|entry| entry.get("name")?.as_str().map(str::to_owned));
             return Err(RegistryError::NoDataset {
@@ -222,39 +295,66 @@ impl Registry {
                 dataset: name.to_owned(),
                 known: known.collect(),
             });
+        }
+        let chosen = match version {
+            Some(version) => named.iter().find(|(_, entry)| version_of(entry).as_deref() == Some(version)),
+            None => named.iter().rev().max_by(|(_, a), (_, b)| {
+                compare_versions(version_of(a).as_deref(), version_of(b).as_deref())
+            }),
         };
-        let mut warnings = Vec::new();
-        let (index, entry) = match version {
-            Some(version) => named
-                .iter()
-                .find(|(_, entry)| version_of(entry).as_deref() == Some(version))
-                .ok_or_else(|| RegistryError::NoVersion {
-                    registry: self.name.clone(),
-                    dataset: name.to_owned(),
-                    version: version.to_owned(),
-                    known: named.iter().filter_map(|(_, entry)| version_of(entry)).collect(),
-                })?,
-            None => {
-                if named.len() > 1 {
-                    warnings.push(format!(
-                        "the registry {} has {} entries of `{name}`; the first, version `{}`, is used: \
-                         set `version` to choose",
-                        self.name,
-                        named.len(),
-                        version_of(first.1).unwrap_or_default()
-                    ));
-                }
-                first
-            }
-        };
+        let (index, entry) = chosen.ok_or_else(|| RegistryError::NoVersion {
+            registry: self.name.clone(),
+            dataset: name.to_owned(),
+            version: version.unwrap_or_default().to_owned(),
+            known: named.iter().filter_map(|(_, entry)| version_of(entry)).collect(),
+        })?;
         let mut reader = TaskReader { base: self.base.as_deref(), problems: Vec::new() };
         let mut tasks = reader.tasks(*index, entry);
         if !reader.problems.is_empty() {
             return Err(RegistryError::Invalid { registry: self.name.clone(), problems: reader.problems });
         }
         tasks.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(RegistryDataset { tasks, warnings })
+        Ok(RegistryDataset { tasks, version: version_of(entry) })
     }
+
+    /// Its path or URL, without secrets.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The datasets in it, as they are written. Entries without a name are left out.
+    pub(super) fn entries(&self) -> impl Iterator<Item = RegistryEntry> {
+        self.entries.iter().filter_map(|entry| {
+            let entry = entry.as_object()?;
+            Some(RegistryEntry {
+                name: entry.get("name")?.as_str()?.to_owned(),
+                version: version_of(entry),
+                description: entry.get("description").and_then(Value::as_str).map(str::to_owned),
+                tasks: entry.get("tasks").and_then(Value::as_array).map_or(0, Vec::len),
+                registry: self.name.clone(),
+            })
+        })
+    }
+}
+
+/// Keeps a downloaded registry, complete or not at all.
+fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Compares versions number by number. One that is not made of numbers is older than one that is, and equal to others
+/// of its kind.
+pub(super) fn compare_versions(one: Option<&str>, other: Option<&str>) -> Ordering {
+    let numbers = |version: Option<&str>| -> Option<Vec<u64>> {
+        let version = version?.trim_start_matches('v');
+        version.split('.').map(|number| number.parse().ok()).collect()
+    };
+    numbers(one).cmp(&numbers(other))
 }
 
 /// The version of an entry as text; some registries write `2.0` as a number.
@@ -363,5 +463,21 @@ impl TaskReader<'_> {
 
     fn problem(&mut self, at: String, text: impl Into<String>) {
         self.problems.push(format!("{at}: {}", text.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        for (older, newer) in
+            [("1.9", "1.10"), ("2.0", "2.0.1"), ("head", "0.1"), ("1", "v2"), ("9.9", "10.0")]
+        {
+            assert_eq!(compare_versions(Some(older), Some(newer)), Ordering::Less, "{older} {newer}");
+        }
+        assert_eq!(compare_versions(Some("head"), Some("next")), Ordering::Equal);
+        assert_eq!(compare_versions(None, Some("1.0")), Ordering::Less);
     }
 }

@@ -76,6 +76,8 @@ impl Transient for GitError {
             Self::Missing { .. }
             | Self::TooOld { .. }
             | Self::NoCommit { .. }
+            | Self::NoRevision { .. }
+            | Self::Offline { .. }
             | Self::NoHead { .. }
             | Self::Cache { .. } => false,
         }

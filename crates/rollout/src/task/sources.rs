@@ -13,13 +13,18 @@ use tokio::sync::OnceCell;
 use super::{
     Dataset, GitCommits, LocalDataset, LocalError, Pins, TaskEntry, TaskProblem,
     git::{CommitId, Git, GitCache, GitError, GitUrl, RepoPath},
+    hub::{HubAccess, HubDataError},
     load_dataset_dir,
-    local::{load_in_parallel, load_tasks},
-    registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
+    local::{is_task, load_in_parallel, load_tasks},
+    lookup,
+    registry::{Origin, Registry, RegistryError, RegistryTask},
     resolved::Resolved,
     retry::retried,
 };
-use crate::config::{DatasetConfig, DatasetSource, RegistryLocation, RetryConfig};
+use crate::{
+    config::{DatasetConfig, DatasetSource, GitAddress, InteractionConfig, RegistryLocation, RetryConfig},
+    rows::RowsError,
+};
 use rollout_core::{
     name::{DatasetName, TaskName},
     text::listed,
@@ -57,23 +62,72 @@ pub enum DatasetProblem {
     /// The tasks cannot be read from a repository.
     #[error(transparent)]
     Git(#[from] GitError),
+    /// The address of a repository is invalid.
+    #[error("invalid address {address}: {reason}")]
+    Address {
+        /// The address.
+        address: String,
+        /// The problem.
+        reason: String,
+    },
+    /// The examples cannot be read from a hub.
+    #[error(transparent)]
+    Hub(#[from] HubDataError),
+    /// The rows of the examples are invalid.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
 }
 
-/// Where tasks are fetched to, and with which git.
+impl DatasetError {
+    /// A suggestion for the user.
+    pub fn hint(&self) -> Option<String> {
+        self.problem.hint()
+    }
+}
+
+impl DatasetProblem {
+    /// A suggestion for the user.
+    pub fn hint(&self) -> Option<String> {
+        let offline = "fetch it once with a network: `rollout datasets download NAME`";
+        match self {
+            Self::Registry(RegistryError::Offline { .. }) | Self::Git(GitError::Offline { .. }) => {
+                Some(offline.to_owned())
+            }
+            Self::Hub(error) => error.hint(),
+            Self::Local(_) | Self::Registry(_) | Self::Git(_) | Self::Address { .. } | Self::Rows(_) => None,
+        }
+    }
+}
+
+/// Where datasets come from, and where they are fetched to.
 #[derive(Debug, Clone)]
 pub struct Sources {
-    /// The root of the cache of git repositories; created when it is needed.
+    /// The root of the cache; created when it is needed.
     pub cache_dir: PathBuf,
     /// The git command, for tasks from repositories.
     pub git: PathBuf,
-    /// How often a registry or a repository is retried.
+    /// How often a registry, a repository or a hub is retried.
     pub retry: RetryConfig,
+    /// The registries that datasets are looked up in by name. The first one that has a version of a dataset counts.
+    pub registries: Vec<RegistryLocation>,
+    /// The hub of datasets, and the token for it.
+    pub hub: HubAccess,
+    /// Whether only files of this machine are used: the cache, and local paths.
+    pub offline: bool,
 }
 
 impl Sources {
-    /// Stores fetched files in a directory, which other processes may use at the same time, and takes git from `PATH`.
+    /// Stores fetched files in a directory, which other processes may use at the same time. Git is taken from `PATH`,
+    /// and the registries and the hub are the public ones.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
-        Self { cache_dir: cache_dir.into(), git: PathBuf::from("git"), retry: RetryConfig::default() }
+        Self {
+            cache_dir: cache_dir.into(),
+            git: PathBuf::from("git"),
+            retry: RetryConfig::default(),
+            registries: RegistryLocation::public(),
+            hub: HubAccess::default(),
+            offline: false,
+        }
     }
 
     /// Loads the datasets of a job, in order.
@@ -88,15 +142,7 @@ impl Sources {
         progress: &'a (dyn Fn(String) + Send + Sync),
     ) -> BoxFuture<'a, Result<Vec<Dataset>, DatasetError>> {
         Box::pin(async move {
-            let mut loader = Loader {
-                sources: self,
-                resolved,
-                progress,
-                commits: GitCommits::default(),
-                registries: HashMap::new(),
-                heads: HashMap::new(),
-                cache: OnceCell::new(),
-            };
+            let mut loader = Loader::new(self, resolved, progress);
             let mut loaded = Vec::with_capacity(datasets.len());
             for (index, config) in datasets.iter().enumerate() {
                 let dataset = loader.dataset(config).await.map_err(|problem| DatasetError {
@@ -112,13 +158,13 @@ impl Sources {
 }
 
 /// The state of one call of [`Sources::load`].
-struct Loader<'a> {
-    sources: &'a Sources,
-    resolved: &'a Resolved,
-    progress: &'a (dyn Fn(String) + Send + Sync),
+pub(super) struct Loader<'a> {
+    pub(super) sources: &'a Sources,
+    pub(super) resolved: &'a Resolved,
+    pub(super) progress: &'a (dyn Fn(String) + Send + Sync),
     commits: GitCommits,
     registries: HashMap<RegistryLocation, Arc<Registry>>,
-    heads: HashMap<GitUrl, CommitId>,
+    heads: HashMap<(GitUrl, Option<String>), CommitId>,
     /// Git is looked for when the first repository is needed: local tasks need no git.
     cache: OnceCell<GitCache>,
 }
@@ -126,7 +172,23 @@ struct Loader<'a> {
 /// A commit of a repository.
 type Revision = (GitUrl, CommitId);
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    pub(super) fn new(
+        sources: &'a Sources,
+        resolved: &'a Resolved,
+        progress: &'a (dyn Fn(String) + Send + Sync),
+    ) -> Self {
+        Self {
+            sources,
+            resolved,
+            progress,
+            commits: GitCommits::default(),
+            registries: HashMap::new(),
+            heads: HashMap::new(),
+            cache: OnceCell::new(),
+        }
+    }
+
     async fn dataset(&mut self, config: &DatasetConfig) -> Result<Dataset, DatasetProblem> {
         let mut dataset = self.tasks_of(config).await?;
         let loaded = dataset.tasks.iter().filter_map(|entry| entry.task.as_ref().ok());
@@ -139,43 +201,138 @@ impl Loader<'_> {
     }
 
     async fn tasks_of(&mut self, config: &DatasetConfig) -> Result<Dataset, DatasetProblem> {
+        let mut dataset = Dataset::empty(config.name.clone());
         match &config.source {
             DatasetSource::Path(path) => {
                 let path = path.clone();
                 let reading = format!("reading {}", path.display());
-                let LocalDataset { tasks, warnings } =
+                let local =
                     self.with_commits(reading, move |commits| load_dataset_dir(&path, commits)).await?;
-                Ok(Dataset { name: config.name.clone(), tasks, resolved: Pins::new(), warnings })
+                LocalDataset { tasks: dataset.tasks, warnings: dataset.warnings } = local;
             }
-            DatasetSource::Registry { registry, dataset, version } => {
-                let RegistryDataset { tasks, warnings } =
-                    match self.resolved.instead_of_registry(&config.name) {
-                        Some(tasks) => RegistryDataset { tasks, warnings: Vec::new() },
-                        None => {
-                            let registry = self.registry(registry).await?;
-                            let mut found = registry.dataset(dataset, version.as_deref())?;
-                            self.resolved.keep(&config.name, &mut found.tasks);
-                            found
-                        }
-                    };
-                let (tasks, resolved) = self.registry_tasks(tasks).await?;
-                Ok(Dataset { name: config.name.clone(), tasks, resolved, warnings })
+            DatasetSource::Git(address) => {
+                (dataset.tasks, dataset.warnings) = self.git_tasks(address, &mut dataset.resolved).await?;
             }
-            // Examples are not directories; a plan takes them from the interaction itself.
-            DatasetSource::Interaction(_) => Ok(Dataset {
-                name: config.name.clone(),
-                tasks: Vec::new(),
-                resolved: Pins::new(),
-                warnings: Vec::new(),
-            }),
+            DatasetSource::Registry { registry, dataset: name, version } => {
+                let tasks = match self.resolved.instead_of_registry(&config.name) {
+                    Some(tasks) => tasks,
+                    None => {
+                        let registry = self.registry(registry).await?;
+                        let mut found = registry.dataset(name, version.as_deref())?;
+                        self.resolved.keep(&config.name, &mut found.tasks);
+                        found.tasks
+                    }
+                };
+                (dataset.tasks, dataset.resolved) = self.registry_tasks(tasks).await?;
+            }
+            DatasetSource::Named { dataset: name, version } => {
+                let mut origin = None;
+                let tasks = match self.resolved.instead_of_registry(&config.name) {
+                    Some(tasks) => tasks,
+                    None => {
+                        let known = self.known_registries().await;
+                        let (found, registry) = lookup::find(known, name, version.as_deref())?;
+                        let mut tasks = found.tasks;
+                        self.resolved.keep(&config.name, &mut tasks);
+                        let version = found.version.unwrap_or_else(|| "without a version".to_owned());
+                        (self.progress)(format!("dataset {name}: {version}, from {registry}"));
+                        origin = Some(format!("{version}, from {registry}"));
+                        tasks
+                    }
+                };
+                (dataset.tasks, dataset.resolved) = self.registry_tasks(tasks).await?;
+                dataset.resolved.extend(origin.map(|origin| (format!("dataset {name}"), origin)));
+            }
+            // The rows are files; a plan takes the examples from the interaction itself.
+            DatasetSource::Interaction(interaction) => {
+                (dataset.rows, dataset.resolved) = self.rows(interaction).await?;
+            }
         }
+        Ok(dataset)
+    }
+
+    /// The file of mapped rows of an interaction whose examples are not simply a JSON file.
+    async fn rows(&self, interaction: &InteractionConfig) -> Result<(Option<PathBuf>, Pins), DatasetProblem> {
+        super::hub::rows(self, interaction).await
+    }
+
+    /// The registries that can be read, in order, and why the others cannot.
+    pub(super) async fn known_registries(&mut self) -> lookup::KnownRegistries {
+        let mut known = lookup::KnownRegistries::default();
+        for location in &self.sources.registries {
+            match self.registry(location).await {
+                Ok(registry) => known.registries.push(registry),
+                Err(error) => known.unread.push(rollout_core::text::chain(&error)),
+            }
+        }
+        known
+    }
+
+    /// The tasks of a directory in a repository.
+    async fn git_tasks(
+        &mut self,
+        address: &GitAddress,
+        resolved: &mut Pins,
+    ) -> Result<(Vec<TaskEntry>, Vec<String>), DatasetProblem> {
+        let invalid = |reason: String| DatasetProblem::Address { address: address.to_string(), reason };
+        let url = GitUrl::parse(&address.url).map_err(|error| invalid(error.to_string()))?;
+        let path = RepoPath::parse(&address.path).map_err(|error| invalid(error.to_string()))?;
+        let revision = address.revision.as_deref();
+        let commit = match revision.and_then(|revision| CommitId::parse(revision).ok()) {
+            Some(commit) => commit,
+            None => {
+                let commit = self.commit_of(&url, revision).await?;
+                resolved.insert(pin_key(&url, revision), commit.to_string());
+                commit
+            }
+        };
+        let cache = self.cache().await?;
+        let fetch = || cache.directories(&url, &commit, BTreeSet::from([path.clone()]), self.progress);
+        let mut found = retried(&self.sources.retry, self.progress, fetch).await?;
+        let Some(dir) = found.remove(&path).flatten() else {
+            return Err(invalid(format!("the repository has no directory `{path}` at {commit}")));
+        };
+        let last = |path: &str| path.rsplit(['/', ':']).next().unwrap_or_default().to_owned();
+        let name = match last(path.as_str()) {
+            name if name.is_empty() => last(url.shown().trim_end_matches('/').trim_end_matches(".git")),
+            name => name,
+        };
+        let name = TaskName::new(name).map_err(|error| invalid(error.to_string()));
+        let is_single = is_task(&dir);
+        let read = move |commits: &mut GitCommits| match is_single {
+            true => {
+                let tasks = load_tasks(vec![(name?, dir)], commits);
+                Ok::<_, DatasetProblem>(LocalDataset { tasks, warnings: Vec::new() })
+            }
+            false => Ok(load_dataset_dir(&dir, commits)?),
+        };
+        let LocalDataset { mut tasks, warnings } = self.with_commits("reading the tasks", read).await?;
+        for entry in &mut tasks {
+            let place = match is_single {
+                true => path.to_string(),
+                false if path.as_str().is_empty() => entry.name.to_string(),
+                false => format!("{path}/{}", entry.name),
+            };
+            let link = github_permalink(url.shown(), commit.as_str());
+            if let Ok(task) = entry.task.as_mut()
+                && let Some(task) = Arc::get_mut(task)
+            {
+                task.git_commit_id = Some(commit.to_string());
+                task.url = link.map(|link| format!("{link}/{place}"));
+            }
+            let (url, commit) = (url.to_string(), commit.to_string());
+            entry.source = Some(RecordedSource::Git { url, commit, path: place });
+        }
+        Ok((tasks, warnings))
     }
 
     async fn registry(&mut self, location: &RegistryLocation) -> Result<Arc<Registry>, RegistryError> {
         if let Some(registry) = self.registries.get(location) {
             return Ok(registry.clone());
         }
-        let opened = retried(&self.sources.retry, self.progress, || Registry::open(location));
+        let Sources { cache_dir, offline, .. } = self.sources;
+        let opened =
+            retried(&self.sources.retry, self.progress, || Registry::open(location, cache_dir, *offline));
         let registry = Arc::new(notice(self.progress, "reading the registry", opened).await?);
         self.registries.insert(location.clone(), registry.clone());
         Ok(registry)
@@ -201,7 +358,7 @@ impl Loader<'_> {
                     let commit = match commit {
                         Some(commit) => commit,
                         None => {
-                            let commit = self.head(&url).await?;
+                            let commit = self.commit_of(&url, None).await?;
                             resolved.insert(url.to_string(), commit.to_string());
                             commit
                         }
@@ -303,24 +460,26 @@ impl Loader<'_> {
         Ok(entries)
     }
 
-    /// The commit for tasks without one: looked up once per URL, so that all of them agree.
-    async fn head(&mut self, url: &GitUrl) -> Result<CommitId, GitError> {
-        if let Some(commit) = self.resolved.pins.get(url.shown()).and_then(|pin| CommitId::parse(pin).ok()) {
+    /// The commit of a branch or tag, or of the default branch: looked up once, so that all tasks agree.
+    async fn commit_of(&mut self, url: &GitUrl, revision: Option<&str>) -> Result<CommitId, GitError> {
+        let pinned = self.resolved.pins.get(&pin_key(url, revision));
+        if let Some(commit) = pinned.and_then(|pin| CommitId::parse(pin).ok()) {
             return Ok(commit);
         }
-        if let Some(commit) = self.heads.get(url) {
+        let key = (url.clone(), revision.map(str::to_owned));
+        if let Some(commit) = self.heads.get(&key) {
             return Ok(commit.clone());
         }
-        let git = self.cache().await?.git();
-        let head = retried(&self.sources.retry, self.progress, || git.head(url));
-        let commit = notice(self.progress, format!("looking up the newest commit of {url}"), head).await?;
-        self.heads.insert(url.clone(), commit.clone());
+        let cache = self.cache().await?;
+        let found = retried(&self.sources.retry, self.progress, || cache.look_up(url, revision));
+        let commit = notice(self.progress, format!("looking up the newest commit of {url}"), found).await?;
+        self.heads.insert(key, commit.clone());
         Ok(commit)
     }
 
     async fn cache(&self) -> Result<&GitCache, GitError> {
-        let find =
-            || async { Ok(GitCache::new(&self.sources.cache_dir, Git::find(&self.sources.git).await?)) };
+        let Sources { cache_dir, git, offline, .. } = self.sources;
+        let find = || async { Ok(GitCache::new(cache_dir, Git::find(git).await?, *offline)) };
         self.cache.get_or_try_init(find).await
     }
 
@@ -338,6 +497,14 @@ impl Loader<'_> {
         let (result, commits) = notice(self.progress, message, work).await;
         self.commits = commits;
         result
+    }
+}
+
+/// The key of a resolved commit in the journal.
+fn pin_key(url: &GitUrl, revision: Option<&str>) -> String {
+    match revision {
+        None => url.to_string(),
+        Some(revision) => format!("{url}@{revision}"),
     }
 }
 

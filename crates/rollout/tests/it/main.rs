@@ -5,6 +5,7 @@ mod benchmark;
 mod client;
 mod config;
 mod dataset;
+mod datasets;
 mod generate;
 mod guest;
 mod hub;

@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     fn sources(&self) -> Sources {
-        Sources { cache_dir: self.path("cache"), git: self.path("git"), retry: quick_retry() }
+        Sources { git: self.path("git"), retry: quick_retry(), ..Sources::new(self.path("cache")) }
     }
 
     fn dataset(&self, tasks: Value) -> DatasetConfig {

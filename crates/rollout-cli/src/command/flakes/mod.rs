@@ -122,7 +122,8 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
         let path = args.path.display();
         return Err(format!("{path} has no container tasks; only these can have an oracle").into());
     }
-    let datasets = load::datasets(&loaded, &Resolved::default(), None).await?;
+    let datasets =
+        load::datasets(&loaded, crate::sources::sources(false)?, &Resolved::default(), None).await?;
     for warning in TaskWarnings::of(&datasets).short() {
         writeln!(anstream::stderr().lock(), "{warning}")?;
     }

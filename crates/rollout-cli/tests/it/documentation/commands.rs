@@ -217,6 +217,7 @@ run_pages! {
     the_commands_of_agents_run_as_written: "docs/agents.md",
     the_commands_of_benchmarks_run_as_written: "docs/benchmarks.md",
     the_commands_of_commands_run_as_written: "docs/commands.md",
+    the_commands_of_datasets_run_as_written: "docs/datasets.md",
     the_commands_of_environments_run_as_written: "docs/environments.md",
     the_commands_of_eval_log_run_as_written: "docs/eval-log.md",
     the_commands_of_events_run_as_written: "docs/events.md",
@@ -272,10 +273,16 @@ fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
     }
     insta::assert_snapshot!(list, @r"
     README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
+    README.md: rollout run -d gsm8k -m openai/gpt-5.5  (it needs a network and keys of model providers)
+    README.md: rollout run -d terminal-bench@2.0 -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a network and keys of model providers)
     README.md: ./test                                                  # run all checks and tests  (./test runs this check)
     docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs the packages of agents, and a key of a model provider)
     docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs the packages of agents, and a key of a model provider)
     docs/agents.md: rollout run -d tasks/ -a mini-swe-agent -m qwen3 --base-url http://127.0.0.1:8000/v1  (it needs the packages of agents, and a key of a model provider)
+    docs/datasets.md: rollout run -d terminal-bench@2.0 -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a network and keys of model providers)
+    docs/datasets.md: rollout run -d gsm8k -m openai/gpt-5.5 --limit 100  (it needs a network and keys of model providers)
+    docs/datasets.md: rollout run -d git+https://github.com/team/tasks.git@v1.2#easy -a codex -m openai/gpt-5.5  (it needs a network and keys of model providers)
+    docs/datasets.md: rollout datasets list 'terminal*'  (it needs a network)
     docs/publishing.md: export HF_TOKEN=…      # a token that may write  (it needs an account of the Hugging Face Hub)
     docs/publishing.md: rollout export eee jobs/2026-01-15__10-30-00 -o out --push-to-hub my-team/results --hub-private  (it needs an account of the Hugging Face Hub)
     ");

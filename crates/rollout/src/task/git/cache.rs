@@ -3,6 +3,7 @@
 //! ```text
 //! <root>/git/<hash of the URL>/use                      locked by readers of the files below
 //! <root>/git/<hash of the URL>/lock                     locked by writers of the files below
+//! <root>/git/<hash of the URL>/refs/<hash of its name>  the last known commit of a branch or tag
 //! <root>/git/<hash of the URL>/<commit>/repository      the commit's trees, and the files needed so far
 //! <root>/git/<hash of the URL>/<commit>/<directory>-<hash of its path>
 //! <root>/git/<hash of the URL>/tmp-…                    incomplete work, useless to others
@@ -50,15 +51,54 @@ pub(in crate::task) type Directories = BTreeMap<RepoPath, Option<PathBuf>>;
 pub(in crate::task) struct GitCache {
     root: PathBuf,
     git: Git,
+    /// Whether only what is in the cache may be used.
+    offline: bool,
 }
 
 impl GitCache {
-    pub(in crate::task) fn new(cache_dir: &Path, git: Git) -> Self {
-        Self { root: cache_dir.join("git"), git }
+    pub(in crate::task) fn new(cache_dir: &Path, git: Git, offline: bool) -> Self {
+        Self { root: cache_dir.join("git"), git, offline }
     }
 
-    pub(in crate::task) fn git(&self) -> &Git {
-        &self.git
+    /// The commit of a branch or tag, or of the default branch. Without a network, it is the last known one.
+    pub(in crate::task) async fn look_up(
+        &self,
+        url: &GitUrl,
+        revision: Option<&str>,
+    ) -> Result<CommitId, GitError> {
+        let dir = self.repository_dir(url);
+        let kept = dir.join("refs").join(&hex(&Sha256::digest(revision.unwrap_or("HEAD")))[..32]);
+        let failed = |source| GitError::Cache { path: dir.clone(), source };
+        if self.is_offline(url) {
+            let known = blocking(move || fs::read_to_string(kept)).await.ok();
+            return known.and_then(|id| CommitId::parse(id.trim()).ok()).ok_or_else(|| {
+                let what = revision.map_or("the default branch".to_owned(), |name| format!("`{name}`"));
+                GitError::Offline { url: url.to_string(), what }
+            });
+        }
+        let commit = self.git.look_up(url, revision).await?;
+        let (held, id) = (dir.clone(), commit.to_string());
+        let keep = move || {
+            held::hold(&held)?;
+            fs::create_dir_all(held.join("refs"))?;
+            let mut file = tempfile::NamedTempFile::new_in(held.join("refs"))?;
+            io::Write::write_all(&mut file, id.as_bytes())?;
+            file.persist(kept)?;
+            Ok(())
+        };
+        blocking(keep).await.map_err(failed)?;
+        Ok(commit)
+    }
+
+    /// Whether the repository cannot be asked. One on this machine always can.
+    fn is_offline(&self, url: &GitUrl) -> bool {
+        self.offline && !url.is_local()
+    }
+
+    /// Named without credentials, so that a renewed token fetches nothing twice, and a journal, which has no credentials,
+    /// leads to the same directory. A commit is the same wherever it comes from.
+    fn repository_dir(&self, url: &GitUrl) -> PathBuf {
+        self.root.join(&hex(&Sha256::digest(url.shown()))[..32])
     }
 
     /// Makes directories of a commit available, and fetches what is missing in the cache.
@@ -69,19 +109,17 @@ impl GitCache {
         paths: BTreeSet<RepoPath>,
         progress: &(dyn Fn(String) + Send + Sync),
     ) -> Result<Directories, GitError> {
-        let place = Place {
-            git: &self.git,
-            url,
-            commit,
-            // Without credentials, so that a renewed token fetches nothing twice, and a journal, which has no
-            // credentials, leads to the same directory. A commit is the same wherever it comes from.
-            repository_dir: self.root.join(&hex(&Sha256::digest(url.shown()))[..32]),
-        };
+        let place = Place { git: &self.git, url, commit, repository_dir: self.repository_dir(url) };
         let dir = place.repository_dir.clone();
         place.blocking(move || held::hold(&dir)).await?;
         let (mut found, missing) = place.cached(paths).await?;
         if missing.is_empty() {
             return Ok(found);
+        }
+        if self.is_offline(url) {
+            let paths: Vec<String> = missing.iter().map(|path| format!("`{path}`")).collect();
+            let what = format!("{} at {commit}", rollout_core::text::listed(paths));
+            return Err(GitError::Offline { url: url.to_string(), what });
         }
         let waiting = format!("waiting for another process to fetch {url}");
         let _lock = notice(progress, waiting, place.lock()).await?;

@@ -73,6 +73,22 @@ pub enum GitError {
         /// The commit.
         commit: String,
     },
+    /// The repository has no such branch or tag.
+    #[error("{url} has no branch or tag `{revision}`")]
+    NoRevision {
+        /// The repository.
+        url: String,
+        /// The branch or tag.
+        revision: String,
+    },
+    /// Something of the repository is not in the cache, and the network must not be used.
+    #[error("{what} of {url} is not in the cache, and network access is turned off")]
+    Offline {
+        /// The repository.
+        url: String,
+        /// What is missing.
+        what: String,
+    },
     /// The repository has no default branch.
     #[error("{url} has no HEAD; set `git_commit_id` in the registry")]
     NoHead {
@@ -199,16 +215,34 @@ impl Git {
         }
     }
 
-    /// The commit of a repository's default branch.
-    pub(in crate::task) async fn head(&self, url: &GitUrl) -> Result<CommitId, GitError> {
+    /// The commit of a branch or tag of a repository, or of its default branch.
+    pub(super) async fn look_up(&self, url: &GitUrl, revision: Option<&str>) -> Result<CommitId, GitError> {
         let mut command = self.command(url);
-        command.args(["ls-remote", "--quiet", "--", url.as_str(), "HEAD"]);
+        command.args(["ls-remote", "--quiet", "--", url.as_str()]);
+        // A tag with a message is an object of its own; the entry with `^{}` is the commit.
+        let names = match revision {
+            None => vec!["HEAD".to_owned()],
+            Some(full) if full.starts_with("refs/") => vec![format!("{full}^{{}}"), full.to_owned()],
+            Some(name) => {
+                vec![
+                    format!("refs/tags/{name}^{{}}"),
+                    format!("refs/tags/{name}"),
+                    format!("refs/heads/{name}"),
+                ]
+            }
+        };
+        command.args(&names);
         let answer = self.run(&mut command, url).await?.map_err(|failure| failure.during("read", url))?;
-        answer
-            .split_whitespace()
-            .next()
-            .and_then(|id| CommitId::parse(id).ok())
-            .ok_or_else(|| GitError::NoHead { url: url.to_string() })
+        let found = |name: &String| {
+            answer.lines().find_map(|line| {
+                let (id, of) = line.split_once('\t')?;
+                (of == name).then(|| CommitId::parse(id).ok())?
+            })
+        };
+        names.iter().find_map(found).ok_or_else(|| match revision {
+            None => GitError::NoHead { url: url.to_string() },
+            Some(revision) => GitError::NoRevision { url: url.to_string(), revision: revision.to_owned() },
+        })
     }
 }
 
