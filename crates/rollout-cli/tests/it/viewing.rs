@@ -39,8 +39,8 @@ fn timeless(text: &str) -> String {
 fn jobs_are_listed_with_their_progress_and_rates() {
     let job = three();
     insta::assert_snapshot!(timeless(&job.rollout(&["list"]).expect(0).stdout()), @"
-    job  started      status    done  failed  pass rate  cost  agents and datasets
-    job  [time] [time]  finished   3/3       1      33.3%     —  good, idle, broken on set
+    job  started  status  done  failed  pass rate  cost  agents and datasets
+    job  [time] [time]  finished  3/3  1  33.3%  —  good, idle, broken on set
 
     1 job; times are UTC; `rollout list jobs/job` lists trials
     ");
@@ -70,10 +70,10 @@ fn a_directory_without_jobs_is_no_error_and_a_missing_one_is() {
 fn trials_are_listed_filtered_and_sorted() {
     let job = three();
     insta::assert_snapshot!(timeless(&job.rollout(&["list", "jobs/job"]).expect(0).stdout()), @"
-    status    trial               reward  time  cost  error
-    solved    good/set/task__1         1  [time]     —
-    unsolved  idle/set/task__1         0  [time]     —
-    failed    broken/set/task__1       —  [time]     —  agent_execution_failed: the agent's execute script exited with code 3
+    status  trial  reward  time  cost  error
+    solved  good/set/task__1  1  [time]  —
+    unsolved  idle/set/task__1  0  [time]  —
+    failed  broken/set/task__1  —  [time]  —  agent_execution_failed: the agent's execute script exited with code 3
 
     3 trials: 1 solved, 1 unsolved, 1 failed
     `rollout show jobs/job/good/set/task__1` shows a trial
@@ -103,7 +103,7 @@ fn names_are_cut_at_the_start_on_a_narrow_terminal() {
         .task(TestTask::new("a-task-with-an-even-longer-name"));
     job.run().expect(0);
     for (columns, name) in [
-        (60, " …even-longer-name__1 "),
+        (60, " …-even-longer-name__1 "),
         (80, " …e/set/a-task-with-an-even-longer-name__1 "),
         (200, " an-agent-with-"),
     ] {
@@ -124,22 +124,19 @@ fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
     let shown = job.rollout(&["show", "jobs/job/broken/set/task__1"]).expect(0).stdout();
     insta::assert_snapshot!(timeless(&shown), @"
     broken/set/task__1  failed
-    error        agent_execution_failed
-                 the agent's execute script exited with code 3
-                 last lines of command/stderr.txt:
-                 cannot find [2Jthe tool
-    started      [time]
-    phases       environment [time] install [time] agent [time] in all [time]
+    error  agent_execution_failed
+    the agent's execute script exited with code 3
+    last lines of command/stderr.txt:
+    cannot find [2Jthe tool
+    started  [time]
+    phases  environment [time] install [time] agent [time] in all [time]
     environment  native, network host
 
     agent output (end of stdout.txt)
-      trying
+    trying
 
-    agent output (end of stderr.txt)
-      cannot find [2Jthe tool
-
-    files      jobs/job/broken/set/task__1
-    output     rollout logs jobs/job/broken/set/task__1
+    files  jobs/job/broken/set/task__1
+    output  rollout logs jobs/job/broken/set/task__1
     run again  rollout reproduce jobs/job/broken/set/task__1
     ");
 }

@@ -236,6 +236,7 @@ run_pages! {
     the_commands_of_statistics_run_as_written: "docs/statistics.md",
     the_commands_of_tools_run_as_written: "docs/tools.md",
     the_commands_of_training_run_as_written: "docs/training.md",
+    the_commands_of_viewing_run_as_written: "docs/viewing.md",
 }
 
 #[test]
