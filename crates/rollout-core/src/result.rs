@@ -208,11 +208,69 @@ pub struct ModelCalls {
     pub calls: u64,
     /// The calls that the model answered completely.
     pub turns: u64,
+    /// The calls of tools in the model's answers.
+    pub tool_calls: u64,
     /// The models that answered.
     pub models: Vec<String>,
     /// The number of failed calls of each kind.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub errors: IndexMap<String, u64>,
+}
+
+/// Calls to models through the gateway, summed over trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallTotals {
+    /// All calls.
+    pub calls: u64,
+    /// The calls that the model answered completely.
+    pub turns: u64,
+    /// The calls of tools in the model's answers.
+    pub tool_calls: u64,
+    /// The calls that failed.
+    pub failed_calls: u64,
+    /// Tokens sent to the model.
+    pub input_tokens: u64,
+    /// Tokens received from the model.
+    pub output_tokens: u64,
+    /// Tokens sent that were read from a cache.
+    pub cached_tokens: u64,
+}
+
+impl CallTotals {
+    /// Whether there was no call.
+    pub fn is_empty(&self) -> bool {
+        self.calls == 0
+    }
+
+    /// The calls of a trial; None if it did not use the gateway.
+    pub fn of(result: &TrialResult) -> Option<Self> {
+        let (calls, usage) = (result.model_calls.as_ref()?, result.usage.unwrap_or_default());
+        Some(Self {
+            calls: calls.calls,
+            turns: calls.turns,
+            tool_calls: calls.tool_calls,
+            failed_calls: calls.errors.values().fold(0, |sum, number| sum.saturating_add(*number)),
+            input_tokens: usage.input_tokens.unwrap_or_default(),
+            output_tokens: usage.output_tokens.unwrap_or_default(),
+            cached_tokens: usage.cached_tokens.unwrap_or_default(),
+        })
+    }
+
+    /// Adds other calls.
+    pub fn add(&mut self, other: Self) {
+        for (sum, number) in [
+            (&mut self.calls, other.calls),
+            (&mut self.turns, other.turns),
+            (&mut self.tool_calls, other.tool_calls),
+            (&mut self.failed_calls, other.failed_calls),
+            (&mut self.input_tokens, other.input_tokens),
+            (&mut self.output_tokens, other.output_tokens),
+            (&mut self.cached_tokens, other.cached_tokens),
+        ] {
+            *sum = sum.saturating_add(number);
+        }
+    }
 }
 
 /// The environment of a trial.
@@ -379,6 +437,9 @@ pub struct Totals {
     pub trial_seconds: f64,
     /// Failed trials by type of error.
     pub errors: IndexMap<ErrorType, u64>,
+    /// Calls to models through the gateway.
+    #[serde(default, skip_serializing_if = "CallTotals::is_empty")]
+    pub model_calls: CallTotals,
 }
 
 /// The values of a trial that totals need.
@@ -400,6 +461,8 @@ pub struct TrialSummary {
     pub seconds: f64,
     /// Whether its agent was started more than once.
     pub is_restarted: bool,
+    /// Its calls to a model through the gateway, if there were any.
+    pub model_calls: Option<CallTotals>,
 }
 
 impl TrialSummary {
@@ -413,6 +476,7 @@ impl TrialSummary {
         model_cost: None,
         seconds: 0.0,
         is_restarted: false,
+        model_calls: None,
     };
 
     /// Whether it did not fail, and its reward reaches the threshold.
@@ -448,6 +512,7 @@ impl From<&TrialResult> for TrialSummary {
             model_cost: result.model_cost,
             seconds: result.durations.total_sec,
             is_restarted: result.agent_starts > 1,
+            model_calls: CallTotals::of(result),
         }
     }
 }
@@ -464,6 +529,7 @@ impl Totals {
         self.total_cost = bounded_sum(self.environment_cost, self.model_cost.unwrap_or_default());
         self.trial_seconds += trial.seconds;
         self.restarted_trials += u64::from(trial.is_restarted);
+        self.model_calls.add(trial.model_calls.unwrap_or_default());
         match trial.standing {
             Standing::Completed => {
                 self.completed_trials += 1;

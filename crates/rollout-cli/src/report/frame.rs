@@ -6,7 +6,7 @@ use rollout::event::JobKind;
 
 use super::{
     board::{Board, Running},
-    text::{BAD, DIM, GOOD, ODD, clock, fit, number, paint},
+    text::{BAD, DIM, GOOD, ODD, clock, count, dollars, fit, number, paint},
 };
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
@@ -98,15 +98,21 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
     format!("{bar} {head} · {} · {time}", counts.join(" · "))
 }
 
-/// Returns the current metrics of each agent, or None before the first reward.
+/// Returns the current metrics of each agent, with the tokens and the cost of its model; None before the first of
+/// them.
 pub(crate) fn metrics(board: &Board, width: usize) -> Option<String> {
     let mut parts = Vec::new();
     for (agent, totals) in &board.agents {
-        let values: Vec<String> = board
+        let mut values: Vec<String> = board
             .metrics
             .iter()
             .filter_map(|metric| Some(format!("{} {}", metric.as_str(), number(totals.metric(*metric)?))))
             .collect();
+        if !totals.model_calls.is_empty() {
+            let calls = &totals.model_calls;
+            values.push(count(calls.input_tokens.saturating_add(calls.output_tokens), "token"));
+            values.extend(totals.model_cost.map(dollars));
+        }
         if !values.is_empty() {
             parts.push(format!("{agent} {}", values.join(" ")));
         }

@@ -3,7 +3,7 @@
 use rollout::{
     config::JobMetric,
     event::JobKind,
-    result::{JobResult, Totals},
+    result::{CallTotals, JobResult, Totals},
     stats::{Figures, PassPoint},
 };
 
@@ -40,6 +40,7 @@ pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     lines.extend(results(result));
     lines.extend(uncertainty(result));
     lines.extend(metrics(result, &board.metrics));
+    lines.extend(model_calls(&result.totals.model_calls));
     lines.extend(failures(result));
     lines.push(String::new());
     lines.push(outcome(result, board));
@@ -90,6 +91,25 @@ fn cost(totals: &Totals) -> String {
         (_, true) => format!("≥{}", dollars(totals.total_cost)),
         (_, false) => NOTHING.to_owned(),
     }
+}
+
+/// Renders the calls to models through the gateway, if there were any.
+fn model_calls(calls: &CallTotals) -> Option<String> {
+    if calls.is_empty() {
+        return None;
+    }
+    let failed = match calls.failed_calls {
+        0 => String::new(),
+        failed => format!(", {failed} of them failed"),
+    };
+    Some(format!(
+        "\n{}{failed}; {}; {} tokens read ({} from a cache), {} written",
+        count(calls.calls, "model call"),
+        count(calls.tool_calls, "tool call"),
+        calls.input_tokens,
+        calls.cached_tokens,
+        calls.output_tokens,
+    ))
 }
 
 /// Explains the column of excluded trials, if there are any.

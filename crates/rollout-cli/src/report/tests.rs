@@ -12,8 +12,8 @@ use rollout::{
     event::{Event, JobKind, Phase},
     name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
     result::{
-        Durations, EnvironmentRecord, ErrorType, JobResult, Standing, Timestamps, Totals, TrialError,
-        TrialResult, TrialSummary,
+        CallTotals, Durations, EnvironmentRecord, ErrorType, JobResult, Standing, Timestamps, Totals,
+        TrialError, TrialResult, TrialSummary,
     },
     stats::{
         Statistics,
@@ -85,6 +85,7 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
         known_cost_trials: completed,
         trial_seconds: 2.1 * (completed + failed) as f64,
         errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
+        model_calls: CallTotals::default(),
     }
 }
 

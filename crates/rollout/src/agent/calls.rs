@@ -27,6 +27,8 @@ pub(crate) struct Calls {
     threads: Vec<Thread>,
     /// Why the last call failed, if it did.
     last_error: Option<CallError>,
+    /// How many calls of tools the answers have.
+    tool_calls: u64,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,11 @@ impl Calls {
         self.last_error.as_ref()
     }
 
+    /// How many calls of tools the answers have.
+    pub(crate) fn tool_calls(&self) -> u64 {
+        self.tool_calls
+    }
+
     /// The conversation; none if the model never answered.
     pub(crate) fn into_trajectory(self) -> Option<Trajectory> {
         // Of equally long ones the first: `max_by_key` takes the last.
@@ -88,6 +95,7 @@ impl Calls {
         let Some(ChatForm { request, response }) = call.chat_form() else { return };
         let messages = messages(&request);
         let Some(response) = read_response(&call, response) else { return };
+        self.tool_calls += response.message.tool_calls.len() as u64;
         let first = messages.iter().find(|message| !is_system(message));
         let first = first.map(|message| message.text().into_owned()).unwrap_or_default();
         let place = self.threads.iter().position(|thread| thread.first == first);

@@ -1,5 +1,7 @@
 //! The totals of a job's trials, and result.json.
 
+use std::collections::HashMap;
+
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
@@ -9,13 +11,19 @@ use rollout_core::{
     headline::Headline,
     name::{AgentName, DatasetName, TrialIndex},
     provenance::Provenance,
-    result::{EarlyStop, ErrorType, JobMetric, JobResult, Standing, Totals, TrialResult, TrialSummary},
+    result::{
+        CallTotals, EarlyStop, ErrorType, JobMetric, JobResult, Standing, Totals, TrialResult, TrialSummary,
+    },
 };
 use rollout_record::stats::report::{Report, ReportData, ReportTask, StatisticsFile};
 
 /// The data of each trial in memory while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
-pub(super) struct Rows(Vec<Row>);
+pub(super) struct Rows {
+    all: Vec<Row>,
+    /// Apart, because most trials have none.
+    model_calls: HashMap<TrialIndex, CallTotals>,
+}
 
 /// The data of a trial. Its threshold is in the plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,11 +42,11 @@ struct Row {
 
 impl Rows {
     pub(super) fn new(trials: u64) -> Self {
-        Self(vec![Row::default(); trials as usize])
+        Self { all: vec![Row::default(); trials as usize], model_calls: HashMap::new() }
     }
 
     pub(super) fn get(&self, plan: &Plan, index: TrialIndex) -> Option<TrialSummary> {
-        let row = self.0.get(index.0 as usize)?;
+        let row = self.all.get(index.0 as usize)?;
         Some(TrialSummary {
             standing: row.standing?,
             reward: row.has_reward.then_some(row.reward),
@@ -48,13 +56,18 @@ impl Rows {
             model_cost: row.has_model_cost.then_some(row.model_cost),
             seconds: row.seconds,
             is_restarted: row.is_restarted,
+            model_calls: self.model_calls.get(&index).copied(),
         })
     }
 
     /// Stores the data of a result. False if the plan has no such trial.
     pub(super) fn set(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
-        let Some(row) = self.0.get_mut(index.0 as usize) else { return false };
+        let Some(row) = self.all.get_mut(index.0 as usize) else { return false };
         let summary = TrialSummary::from(result);
+        match summary.model_calls {
+            Some(calls) => self.model_calls.insert(index, calls),
+            None => self.model_calls.remove(&index),
+        };
         *row = Row {
             reward: summary.reward.unwrap_or_default(),
             environment_cost: summary.environment_cost,
@@ -182,6 +195,8 @@ pub(super) struct ResultFile<'a> {
     total_cost: f64,
     environment_cost: f64,
     model_cost: Option<f64>,
+    #[serde(skip_serializing_if = "CallTotals::is_empty")]
+    model_calls: CallTotals,
     restarted_trials: u64,
     total_duration_sec: f64,
     #[serde(with = "rollout_core::moment")]
@@ -214,6 +229,8 @@ struct AgentFile {
     total_cost: f64,
     environment_cost: f64,
     model_cost: Option<f64>,
+    #[serde(skip_serializing_if = "CallTotals::is_empty")]
+    model_calls: CallTotals,
     metrics: IndexMap<JobMetric, Option<f64>>,
 }
 
@@ -239,6 +256,7 @@ impl<'a> ResultFile<'a> {
                 total_cost: totals.total_cost,
                 environment_cost: totals.environment_cost,
                 model_cost: totals.model_cost,
+                model_calls: totals.model_calls,
                 metrics: metrics.iter().map(|metric| (*metric, totals.metric(*metric))).collect(),
             };
             (name, file)
@@ -262,6 +280,7 @@ impl<'a> ResultFile<'a> {
             total_cost: totals.total_cost,
             environment_cost: totals.environment_cost,
             model_cost: totals.model_cost,
+            model_calls: totals.model_calls,
             restarted_trials: totals.restarted_trials,
             total_duration_sec: result.total_duration_sec,
             started_at: result.started_at,

@@ -128,7 +128,8 @@ impl Line {
             Calls::default()
         });
         let verdict = verdict(&summary, &calls);
-        if summary.errors.contains_key(&CallErrorKind::BudgetExhausted) {
+        let tool_calls = calls.tool_calls();
+        if summary.succeeded() && summary.errors.contains_key(&CallErrorKind::BudgetExhausted) {
             notes.push(
                 "the agent used up its limits of the model; graded is what it had done by then".to_owned(),
             );
@@ -136,7 +137,7 @@ impl Line {
         if let Some(trajectory) = calls.into_trajectory() {
             turns.put(trajectory);
         }
-        Answered { usage: usage(&summary), calls: model_calls(summary), verdict }
+        Answered { usage: usage(&summary), calls: model_calls(summary, tool_calls), verdict }
     }
 }
 
@@ -189,7 +190,7 @@ fn usage(summary: &SessionSummary) -> AgentUsage {
     }
 }
 
-fn model_calls(summary: SessionSummary) -> ModelCalls {
+fn model_calls(summary: SessionSummary, tool_calls: u64) -> ModelCalls {
     let name = |kind: CallErrorKind| match serde_json::to_value(kind) {
         Ok(serde_json::Value::String(name)) => name,
         _ => "other".to_owned(),
@@ -199,5 +200,6 @@ fn model_calls(summary: SessionSummary) -> ModelCalls {
         turns: summary.turns,
         models: summary.models.into_iter().collect(),
         errors: summary.errors.into_iter().map(|(kind, count)| (name(kind), count)).collect(),
+        tool_calls,
     }
 }

@@ -62,7 +62,7 @@ fn trajectory(
     let (id, result, task) = (&trial.id, &trial.result, job.task(trial));
     let usage = result.usage.unwrap_or_default();
     let provenance = job.provenance(trial);
-    let extra = json!({
+    let mut extra = json!({
         "job": job.header().job_name,
         "dataset": id.dataset,
         "task": id.task,
@@ -78,6 +78,12 @@ fn trajectory(
         "started_at": moment::text(result.timestamps.started_at),
         "ended_at": moment::text(result.timestamps.ended_at),
     });
+    if let Some(calls) = &result.model_calls {
+        extra["model_calls"] = json!(calls);
+    }
+    if let Some(reported) = &result.reported_usage {
+        extra["reported_usage"] = json!(reported);
+    }
     Trajectory {
         schema_version: format::VERSION.to_owned(),
         session_id: format!("{}/{id}", job.header().job_name),

@@ -235,7 +235,10 @@ fn usage(result: &TrialResult, said: Option<&Conversation>) -> UsageSummary {
         cached_tokens: reported.cached_tokens.unwrap_or_default(),
         cache_creation_tokens: cached.fold(0, u64::saturating_add),
         total_cost_usd: result.model_cost.or(reported.cost_usd).unwrap_or_default(),
-        n_llm_calls: said.map_or(0, Conversation::model_calls) as u64,
+        n_llm_calls: match &result.model_calls {
+            Some(calls) => calls.turns,
+            None => said.map_or(0, Conversation::model_calls) as u64,
+        },
         unknown: Map::new(),
     }
 }

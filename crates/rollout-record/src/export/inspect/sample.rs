@@ -252,6 +252,8 @@ impl<'a> Trial<'a> {
             "timestamps": result.timestamps,
             "tries": result.tries,
             "cost": result.cost,
+            "model_calls": result.model_calls,
+            "reported_usage": result.reported_usage,
             "notes": result.notes,
         });
         match all {

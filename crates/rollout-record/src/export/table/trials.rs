@@ -170,6 +170,18 @@ impl<'a> TrialRow<'a> {
         Column::optional("cached_tokens", Kind::Integer, "Tokens sent that were read from a cache", |row| {
             row.usage().cached_tokens.into()
         }),
+        Column::optional(
+            "model_calls",
+            Kind::Json,
+            "Calls to the model, as the gateway recorded them: counts, models and failed calls",
+            |row| row.trial.result.model_calls.as_ref().map_or(Cell::Null, Cell::json),
+        ),
+        Column::optional(
+            "reported_usage",
+            Kind::Json,
+            "Usage that the agent reported itself, if it differs",
+            |row| row.trial.result.reported_usage.as_ref().map_or(Cell::Null, Cell::json),
+        ),
         Column::required(
             "tries",
             Kind::Integer,
