@@ -164,7 +164,7 @@ fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
         })
     };
     match error.kind {
-        CallErrorKind::BudgetExhausted => Verdict::UsedUp,
+        CallErrorKind::BudgetExhausted if answered => Verdict::UsedUp,
         CallErrorKind::ClientGone | CallErrorKind::Closed => Verdict::Fine,
         CallErrorKind::Unauthorized if !answered => {
             Verdict::Unauthorized(model::Error::new(model::ErrorKind::Unauthorized, error.message.clone()))
@@ -173,7 +173,9 @@ fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
         | CallErrorKind::UpstreamFailed
         | CallErrorKind::Unreachable
         | CallErrorKind::Cut => failed(true),
-        CallErrorKind::Unauthorized
+        // It never had a model: its other calls failed, or other trials used up what the job may use.
+        CallErrorKind::BudgetExhausted
+        | CallErrorKind::Unauthorized
         | CallErrorKind::InvalidRequest
         | CallErrorKind::ModelNotAllowed
         | CallErrorKind::NotTranslatable
@@ -198,8 +200,8 @@ fn model_calls(summary: SessionSummary, tool_calls: u64) -> ModelCalls {
     ModelCalls {
         calls: summary.calls,
         turns: summary.turns,
+        tool_calls,
         models: summary.models.into_iter().collect(),
         errors: summary.errors.into_iter().map(|(kind, count)| (name(kind), count)).collect(),
-        tool_calls,
     }
 }
