@@ -30,6 +30,10 @@ pub(crate) enum AgentsCommand {
         /// The version of Python in the images of the tasks, for agents that are Python packages
         #[arg(long, value_name = "VERSION")]
         python: Option<String>,
+
+        /// Fetch the programs for images with musl, such as Alpine
+        #[arg(long)]
+        musl: bool,
     },
     /// Print the preset of an agent, as a file that you can copy and change
     Show {

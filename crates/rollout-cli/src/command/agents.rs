@@ -24,12 +24,15 @@ pub(crate) async fn run(what: &AgentsCommand) -> Result<Exit, Failure> {
             let agents: Vec<_> = presets().map(|preset| json_row(&preset)).collect();
             super::print(&serde_json::to_string(&agents)?)?;
         }
-        AgentsCommand::Fetch { names, python } => {
+        AgentsCommand::Fetch { names, python, musl } => {
             let packages = packages()?;
             for name in names {
                 let preset = preset(name).ok_or_else(|| unknown(name))?;
+                if *musl && !preset.install.runs_on_musl() {
+                    return Err(Failure::from(format!("{name} has no program for images with musl")));
+                }
                 let version = preset.default_version();
-                let fetched = fetch_agent(&packages, &preset, version, python.as_deref()).await?;
+                let fetched = fetch_agent(&packages, &preset, version, python.as_deref(), *musl).await?;
                 super::print(&format!("{name} {fetched}"))?;
             }
         }

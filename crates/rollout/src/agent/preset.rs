@@ -108,19 +108,21 @@ pub(crate) async fn parts(
     Ok(parts)
 }
 
-/// Fetches an agent before it is needed, for images with glibc and, if it needs Python, this version of it. Returns the
-/// version that was fetched.
+/// Fetches an agent before it is needed, for images with glibc or musl and, if it needs Python, this version of it.
+/// Returns the version that was fetched.
 pub async fn fetch_agent(
     packages: &Packages,
     preset: &PresetConfig,
     version: &str,
     python: Option<&str>,
+    musl: bool,
 ) -> Result<String, PackageError> {
     let install = &preset.install;
     let version = wanted_version(packages, install, version).await?;
-    let npm = install.npm.as_ref().map(|spec| NpmSpec::new(spec, &version));
+    let npm = if musl { install.npm_musl.as_ref() } else { install.npm.as_ref() };
+    let npm = npm.map(|spec| NpmSpec::new(spec, &version));
     let python = python.or(install.python.first().map(String::as_str));
-    parts(packages, install, &version, Platform { npm: npm.as_ref(), musl: false, python }).await?;
+    parts(packages, install, &version, Platform { npm: npm.as_ref(), musl, python }).await?;
     Ok(version)
 }
 

@@ -211,6 +211,13 @@ pub(super) fn check(preset: &PresetConfig, section: &Section<'_>, key: &str) {
     let missing = match () {
         () if !pip.is_empty() && python.is_empty() => {
             "`install.python`, the versions of Python for `install.pip`"
+impl PresetInstall {
+    /// Whether the packages have programs for images with musl.
+    pub fn runs_on_musl(&self) -> bool {
+        self.npm_musl.is_some() || self.npm.is_none()
+    }
+}
+
         }
         () if node.is_some() && npm.is_none() => "`install.npm`, the package for `install.node`",
         () if preset.tested.is_none() && !preset.untested => "`tested:` or `untested: true`",

@@ -86,7 +86,7 @@ fn packages<'a>(context: &TrialContext<'a>) -> Result<&'a Packages, Failure> {
 fn npm_spec(agent: &PresetAgentConfig, version: &str, musl: bool) -> Result<Option<NpmSpec>, Failure> {
     let install = &agent.preset.install;
     let spec = if musl { install.npm_musl.as_ref() } else { install.npm.as_ref() };
-    if musl && spec.is_none() && install.npm.is_some() {
+    if musl && !install.runs_on_musl() {
         let message = format!(
             "{} has no program for images with musl, such as Alpine; use an image with glibc",
             agent.preset.name
