@@ -5,7 +5,10 @@ pub(crate) mod conversation;
 pub(crate) mod preset;
 pub(crate) mod trajectory;
 
-use crate::{config::AgentKind, task::Task};
+use crate::{
+    config::{AgentKind, McpFormat, PresetConfig},
+    task::Task,
+};
 
 /// Where an agent's scripts are put inside the environment.
 pub(crate) const INSTALL_SCRIPT: &str = "/tmp/rollout-install.sh";
@@ -16,6 +19,9 @@ pub(crate) const ORACLE_DIR: &str = "/oracle";
 /// The name under which existing task sets look for it.
 pub(crate) const SOLUTION_LINK: &str = "/solution";
 
+/// Where an agent finds the MCP servers of its task.
+pub(crate) const MCP_SERVERS: &str = "/tmp/rollout-mcp-servers";
+
 /// Why an agent cannot attempt a task at all.
 pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
     match agent {
@@ -23,12 +29,37 @@ pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
             "the oracle runs solution/solve.sh, and {} has none: write one, or leave the oracle out of this job",
             task.dir.display()
         )),
-        // Agents of these kinds have no use for an earlier conversation.
+        // Agents of these kinds have no use for an earlier conversation, MCP servers or skills.
         AgentKind::Oracle | AgentKind::Nop => None,
         _ if task.is_harbor && task.files.trajectory => Some(format!(
             "`trajectory.json` is not supported: the agent cannot continue the conversation in {}",
             task.dir.join("trajectory.json").display()
         )),
-        _ => None,
+        AgentKind::Preset(agent) => {
+            let PresetConfig { name, mcp, skills, .. } = &agent.preset;
+            unsupported(task, &format!("the preset of {name}"), *mcp, skills.is_some())
+        }
+        AgentKind::Script { .. } => unsupported(task, "an agent of scripts", None, false),
+        AgentKind::Model(_) => unsupported(task, "a model", None, false),
     }
+}
+
+/// Which of the extensions that a task gives to its agent this agent cannot use.
+fn unsupported(task: &Task, agent: &str, mcp: Option<McpFormat>, skills: bool) -> Option<String> {
+    let config = &task.config;
+    if skills || config.skills_dir.is_none() {
+        let servers = &config.mcp_servers;
+        let Some(mcp) = mcp else {
+            return (!servers.is_empty()).then(|| {
+                format!("`environment.mcp_servers` of task.toml: {agent} does not support MCP servers")
+            });
+        };
+        let other = servers.iter().find(|server| !mcp.supports(&server.endpoint))?;
+        return Some(format!(
+            "`environment.mcp_servers` of task.toml: {agent} does not support the transport `{}` of {}",
+            other.endpoint.transport(),
+            other.name
+        ));
+    }
+    Some(format!("`environment.skills_dir` of task.toml: {agent} does not support skills"))
 }

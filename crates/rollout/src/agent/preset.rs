@@ -200,7 +200,22 @@ pub(crate) fn install_script(install: &PresetInstall, version: &str) -> String {
 
 /// The script that lets the agent attempt the task.
 pub(crate) fn execute_script(preset: &PresetConfig, version: &str) -> String {
-    format!("{}{}", prelude(version), preset.execute)
+    let servers = match preset.mcp {
+        Some(_) => format!("export ROLLOUT_MCP_SERVERS={}\n", super::MCP_SERVERS),
+        None => String::new(),
+    };
+    format!("{}{servers}{}", prelude(version), preset.execute)
+}
+
+/// What [`skills_script`] prints in the end.
+pub(crate) const SKILLS_COPIED: &str = "copied";
+
+/// The script that copies the skills of a task to where the agent looks for them.
+pub(crate) fn skills_script(source: &str, target: &str) -> String {
+    let source = quote(source);
+    format!(
+        "export HOME=\"${{HOME:-$(echo ~)}}\"\nmkdir -p {target} && cp -R {source}/. {target}/ && echo {SKILLS_COPIED}\nexit 0\n"
+    )
 }
 
 /// The script that copies the agent's own logs to where they are collected; none if it has no others.
@@ -260,6 +275,15 @@ mod tests {
         found=$(codex --version < /dev/null 2>&1) || { echo "codex --version failed: $found" >&2; exit 1; }
         echo "$found"
         case $found in *'0.166.0'*) ;; *) echo "expected version 0.166.0, found $found" >&2; exit 1 ;; esac
+        "#);
+    }
+
+    #[test]
+    fn skills_are_copied_from_a_path_of_the_task_to_one_of_the_preset() {
+        insta::assert_snapshot!(skills_script("/srv/it's", "~/.agent/skills"), @r#"
+        export HOME="${HOME:-$(echo ~)}"
+        mkdir -p ~/.agent/skills && cp -R '/srv/it'\''s'/. ~/.agent/skills/ && echo copied
+        exit 0
         "#);
     }
 

@@ -18,6 +18,7 @@ mod job;
 mod known_servers;
 mod load_benchmark;
 mod load_job;
+mod mcp_servers;
 mod model;
 mod preset;
 mod rubric;
@@ -44,6 +45,7 @@ pub use load_benchmark::{
 };
 pub(crate) use load_job::hashed;
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
+pub use mcp_servers::{McpEndpoint, McpFormat, TaskMcpServer};
 pub use model::{ModelAgentConfig, ModelConfig};
 pub use preset::{
     PresetAgentConfig, PresetConfig, PresetInstall, dialect_name, is_preset_path, load_preset_text, preset,

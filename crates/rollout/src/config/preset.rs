@@ -6,13 +6,16 @@ use std::path::Path;
 use indexmap::IndexMap;
 use serde_json::{Value as Json, json};
 
-use super::ModelConfig;
+use super::{
+    ModelConfig,
+    mcp_servers::{MCP_FORMATS, McpFormat},
+};
 use rollout_gateway::Dialect;
 use rollout_model::Limits;
 use rollout_settings::{
     Document, Form, Problems, Section, Value,
     diagnostic::{Code, quoted},
-    forms::{filled, flag, number_or_text, section, text, texts},
+    forms::{filled, flag, number_or_text, section, text, texts, word},
 };
 
 /// An agent that a preset describes.
@@ -54,6 +57,16 @@ rollout_settings::settings! {
         ///
         /// `~` and the patterns of the shell are expanded.
         pub logs: Vec<String> = texts(),
+        /// The form in which the agent reads the MCP servers of a task. Without it, such tasks are refused.
+        ///
+        /// The path of a file in this form is in `ROLLOUT_MCP_SERVERS`: `claude` is the JSON of Claude Code's
+        /// `--mcp-config`, `codex` are tables of Codex's `config.toml`, `gemini` is the value of `mcpServers` in Gemini
+        /// CLI's `settings.json`, `opencode` that of `mcp` in `opencode.json`.
+        pub mcp: Option<McpFormat> = word(&MCP_FORMATS).optional(),
+        /// The directory of the agent's skills, to which those of a task are copied. Without it, such tasks are refused.
+        ///
+        /// A path in the environment, which may begin with `~`.
+        pub skills: Option<String> = filled().kind("path").optional(),
     }
 }
 
@@ -198,6 +211,13 @@ pub fn preset_schema() -> Json {
     rollout_settings::titled::<PresetConfig>("Rollout preset of an agent")
 }
 
+impl PresetInstall {
+    /// Whether the packages have programs for images with musl.
+    pub fn runs_on_musl(&self) -> bool {
+        self.npm_musl.is_some() || self.npm.is_none()
+    }
+}
+
 impl PresetConfig {
     /// The version that is installed unless a job names one.
     pub fn default_version(&self) -> &str {
@@ -211,13 +231,6 @@ pub(super) fn check(preset: &PresetConfig, section: &Section<'_>, key: &str) {
     let missing = match () {
         () if !pip.is_empty() && python.is_empty() => {
             "`install.python`, the versions of Python for `install.pip`"
-impl PresetInstall {
-    /// Whether the packages have programs for images with musl.
-    pub fn runs_on_musl(&self) -> bool {
-        self.npm_musl.is_some() || self.npm.is_none()
-    }
-}
-
         }
         () if node.is_some() && npm.is_none() => "`install.npm`, the package for `install.node`",
         () if preset.tested.is_none() && !preset.untested => "`tested:` or `untested: true`",

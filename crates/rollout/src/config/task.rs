@@ -9,7 +9,7 @@ use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value as Json, json};
 
-use super::job::VerifierEnvironment;
+use super::{job::VerifierEnvironment, mcp_servers::TaskMcpServer};
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Entry, Node, Reader, Section, Settings as _, SourceFiles, Span,
@@ -112,6 +112,10 @@ pub struct TaskConfig {
     pub tpu: Option<serde_json::Value>,
     /// The operating system, in lower case.
     pub os: String,
+    /// MCP servers for the agent.
+    pub mcp_servers: Vec<TaskMcpServer>,
+    /// A directory of the environment with skills for the agent.
+    pub skills_dir: Option<String>,
     /// Unknown keys, by their dotted path.
     pub unknown: serde_json::Map<String, serde_json::Value>,
 }
@@ -271,6 +275,8 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         gpu_types: environment.gpu_types,
         tpu: environment.tpu,
         os: environment.os.to_lowercase(),
+        mcp_servers: environment.mcp_servers,
+        skills_dir: environment.skills_dir,
         unknown: unknown::unknown(&root),
     })
 }

@@ -144,6 +144,7 @@ async fn run_preset<'e>(
     left: &mut Option<LeftRunning<'e>>,
 ) -> Result<(), Failure> {
     let phase = Phase::Execute;
+    preset::bring_extensions(context, environment, agent).await?;
     let script = agent::preset::execute_script(&agent.preset, &agent.version);
     required(phase, environment.write_file(agent::EXECUTE_SCRIPT, script.as_bytes())).await?;
     let mut env = context.agent_variables();

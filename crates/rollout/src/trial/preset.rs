@@ -114,6 +114,30 @@ async fn find_python(
         .map_err(|problem| install_failure(agent, &problem))
 }
 
+/// Gives the agent the MCP servers and the skills of its task.
+pub(super) async fn bring_extensions(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    agent: &PresetAgentConfig,
+) -> Result<(), Failure> {
+    let config = &context.task.config;
+    if let Some(mcp) = agent.preset.mcp {
+        let file = mcp.file(&config.mcp_servers);
+        required(Phase::Execute, environment.write_file(crate::agent::MCP_SERVERS, file.as_bytes())).await?;
+    }
+    let (Some(source), Some(target)) = (&config.skills_dir, &agent.preset.skills) else { return Ok(()) };
+    let printed = required(Phase::Execute, run(environment, &preset::skills_script(source, target))).await?;
+    match printed.trim_end() {
+        preset::SKILLS_COPIED => Ok(()),
+        _ => {
+            let message = format!(
+                "`environment.skills_dir` of task.toml: {source} cannot be copied in the environment"
+            );
+            Err(Failure::new(ErrorType::TaskInvalid, message))
+        }
+    }
+}
+
 /// Copies the agent's own logs to where logs are collected. The error is a note.
 pub(super) async fn gather_logs(
     environment: &dyn Environment,

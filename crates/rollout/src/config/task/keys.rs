@@ -12,7 +12,10 @@ use super::{
         StepConfig, StepRewards, TaskAmount,
     },
 };
-use crate::config::job::{VERIFIER_ENVIRONMENTS, VerifierEnvironment};
+use crate::config::{
+    job::{VERIFIER_ENVIRONMENTS, VerifierEnvironment, check_absolute},
+    mcp_servers::{TaskMcpServer, mcp_servers},
+};
 use rollout_core::quantity::Cpus;
 use rollout_settings::{
     Settings as _,
@@ -141,7 +144,7 @@ rollout_settings::settings! {
         /// Variables for all commands in the environment. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
         pub(super) env: Vec<(String, String)> = variables(),
         /// The directory in which all commands start. It is created if it is missing.
-        pub(super) workdir: Option<String> = filled().kind("absolute path").check(|path, section, key| crate::config::job::check_absolute(path, section, key)).optional().unset("the image's"),
+        pub(super) workdir: Option<String> = filled().kind("absolute path").check(|path, section, key| check_absolute(path, section, key)).optional().unset("the image's"),
         /// A command that must succeed before the agent starts.
         ///
         /// A table with `command`, and optionally `interval_sec` (5), `timeout_sec` (30), `start_period_sec` (0),
@@ -165,6 +168,12 @@ rollout_settings::settings! {
         pub(super) tpu: Option<Json> = tpu(),
         /// The operating system. Only `linux` is supported.
         pub(super) os: String = text().default("linux".to_owned()),
+        /// MCP servers for the agent.
+        ///
+        /// See [MCP servers and skills](tasks.md#mcp-servers-and-skills).
+        pub(super) mcp_servers: Vec<TaskMcpServer> = mcp_servers(),
+        /// A directory of the environment with skills for the agent.
+        pub(super) skills_dir: Option<String> = text().kind("path").filter(|path| !path.is_empty()).check(|path, section, key| check_absolute(path, section, key)).optional(),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Keys of task.toml that Rollout does not use: they are kept, and those that may matter give warnings.
+//! Keys of task.toml that Rollout does not use: they are kept, and those that look like a typo give warnings.
 
 use serde_json::{Map, Value as Json};
 
 use super::keys::{TaskAgent, TaskEnvironment, TaskKeys, TaskSolution, TaskVerifier};
 use rollout_settings::{
-    Entry, Key, Node, Reader, Section, Settings as _, Span, Value,
+    Entry, Key, Section, Settings as _,
     diagnostic::{Code, Diagnostic, nearest, quoted},
 };
 
@@ -19,43 +19,13 @@ pub(super) fn unknown(root: &Section<'_>) -> Map<String, Json> {
     unknown
 }
 
-/// Keeps unknown keys, and warns about those that may matter.
+/// Keeps unknown keys, and warns about those that look like a typo.
 fn note_unknown(section: &Section<'_>, keys: &[Key], unknown: &mut Map<String, Json>) {
     let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
     for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
         let path = section.at(&entry.key);
-        warn_of_changed_meaning(section.reader, &path, entry.key_span, &entry.node);
         warn_of_typo(section, entry, &keys);
         unknown.insert(path, super::plain_json(&entry.node));
-    }
-}
-
-/// The effect of keys that other tools support and a task may depend on.
-const CHANGED_MEANING: [(&str, &str); 2] = [
-    ("environment.mcp_servers", "the agent gets no MCP servers"),
-    ("environment.skills_dir", "the agent gets no skills"),
-];
-
-fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node: &Node) {
-    let Some((_, effect)) = CHANGED_MEANING.iter().find(|(key, _)| *key == path) else { return };
-    if is_empty(&node.value) {
-        return;
-    }
-    reader.report(Diagnostic::warning(
-        reader.sources,
-        key_span,
-        Code::Unsupported,
-        format!("`{path}` is not supported: {effect}"),
-    ));
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::List(items) => items.is_empty(),
-        Value::Map(entries) => entries.is_empty(),
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => false,
     }
 }
 
@@ -64,9 +34,6 @@ fn is_empty(value: &Value) -> bool {
 fn warn_of_typo(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
     let path = section.at(&entry.key);
     let Some(meant) = meant(section, &entry.key, keys) else { return };
-    if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
-        return;
-    }
     let message = format!("unknown key {}, which is ignored", quoted(&path));
     section.reader.report(
         Diagnostic::warning(section.reader.sources, entry.key_span, Code::UnknownKey, message)

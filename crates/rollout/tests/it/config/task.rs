@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout::config::{Bytes, Cpus, NetworkMode, load_task_config};
+use rollout::config::{Bytes, Cpus, McpEndpoint, NetworkMode, TaskMcpServer, load_task_config};
 
 fn refused(text: &str) -> String {
     load_task_config(Path::new("task.toml"), text).unwrap_err().render(false)
@@ -100,6 +100,8 @@ fn an_empty_task_has_the_documented_defaults() {
         gpu_types: [],
         tpu: None,
         os: "linux",
+        mcp_servers: [],
+        skills_dir: None,
         unknown: {},
     }
     "#);
@@ -146,6 +148,59 @@ PORT = 8080
     );
     assert_eq!(config.gpus, 2);
     assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn mcp_servers_and_skills_of_a_task_are_read() {
+    let text = "\
+[environment]
+skills_dir = \"/srv/skills\"
+[[environment.mcp_servers]]
+name = \"notes\"
+transport = \"stdio\"
+command = \"python3\"
+args = [\"/srv/notes.py\"]
+headers = {}
+[[environment.mcp_servers]]
+name = \"search\"
+url = \"http://127.0.0.1:8000/sse\"
+";
+    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert!(warnings.is_empty());
+    assert_eq!(config.skills_dir.as_deref(), Some("/srv/skills"));
+    let command =
+        McpEndpoint::Stdio { command: "python3".to_owned(), args: vec!["/srv/notes.py".to_owned()] };
+    let servers = [
+        TaskMcpServer { name: "notes".to_owned(), endpoint: command },
+        TaskMcpServer {
+            name: "search".to_owned(),
+            endpoint: McpEndpoint::Sse("http://127.0.0.1:8000/sse".to_owned()),
+        },
+    ];
+    assert_eq!(config.mcp_servers, servers);
+}
+
+#[test]
+fn an_mcp_server_that_cannot_be_reached_is_a_problem_of_the_task() {
+    let problem = |server: &str| refused(&format!("[[environment.mcp_servers]]\n{server}"));
+    for (server, expected) in [
+        (
+            "name = \"a\"\ntransport = \"stdio\"\nurl = \"http://x\"\n",
+            "has the transport `stdio`, but no `command`",
+        ),
+        (
+            "name = \"a\"\ntransport = \"streamable-http\"\n",
+            "has the transport `streamable-http`, but no `url`",
+        ),
+        ("name = \"a b\"\nurl = \"http://x\"\n", "cannot be the name of an MCP server"),
+        (
+            "name = \"a\"\nurl = \"u\"\n[[environment.mcp_servers]]\nname = \"a\"\nurl = \"u\"\n",
+            "two MCP servers are named",
+        ),
+    ] {
+        let shown = problem(server);
+        assert!(shown.contains(expected), "{shown}");
+    }
 }
 
 #[test]
