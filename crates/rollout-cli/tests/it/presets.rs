@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
-use rollout_testkit::{NpmRegistry, TestJob, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts};
 use serde_json::json;
 
 /// An agent without a model, whose program does the task.
@@ -97,6 +97,43 @@ fn a_version_that_does_not_exist_or_is_not_what_was_asked_for_fails_the_install(
     let other = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "2.0.0"})).run().expect(1);
     let message = other.trial("tiny/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("expected version 2.0.0, found tiny 1.9.9"), "{message}");
+}
+
+/// An agent that asks its model once, and reports another usage than the gateway records.
+const CALLER: &str = r#"
+name: caller
+untested: true
+dialects: [chat]
+execute: |
+  exec 3<> "/dev/tcp/127.0.0.1/${ROLLOUT_MODEL_URL##*:}"
+  body='{"model": "'$ROLLOUT_MODEL'", "messages": [{"role": "user", "content": "hello"}]}'
+  printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n' "$ROLLOUT_MODEL_TOKEN" >&3
+  printf 'Content-Type: application/json\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s' "${#body}" "$body" >&3
+  cat <&3
+  touch /app/done
+  echo '{"input_tokens": 5, "output_tokens": 7, "cost_usd": 0.5}' > /logs/agent/usage.json
+"#;
+
+#[test]
+fn usage_that_an_agent_reports_stays_beside_what_the_gateway_recorded() {
+    let counts = TokenCounts { prompt: 100, completion: 10, cached: 40, ..TokenCounts::default() };
+    let server = ModelServer::always(ModelReply::text("hello").usage(counts));
+    let model = json!({"name": "m", "base_url": server.url(), "prices": {"input": 1, "output": 10}});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("caller.yaml", CALLER)
+        .task(TestTask::new("task"))
+        .agent(json!({"preset": "./caller.yaml", "model": model}));
+    let result = job.run().expect(0).trial("caller/set/task__1");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    assert_eq!(
+        result["usage"],
+        json!({"input_tokens": 100, "output_tokens": 10, "cached_tokens": 40, "cost_usd": 0.0002})
+    );
+    assert_eq!(
+        result["reported_usage"],
+        json!({"input_tokens": 5, "output_tokens": 7, "cached_tokens": null, "cost_usd": 0.5})
+    );
+    assert_eq!(result["model_calls"], json!({"calls": 1, "turns": 1, "tool_calls": 0, "models": ["m"]}));
 }
 
 /// The machine's own system as the image of every task.
