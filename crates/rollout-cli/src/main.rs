@@ -10,7 +10,6 @@ mod packages;
 mod report;
 mod runtime;
 mod signals;
-mod sources;
 mod state;
 mod terminal;
 

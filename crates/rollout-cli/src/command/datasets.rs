@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use super::load::{self, progress};
 use crate::{
     args::{Answer, DatasetsCommand},
+    command::sources::sources,
     exit::{Exit, Failure, chain, hinted},
     report::{
         Align, table,
         text::{BOLD, DIM, ODD, count, paint},
     },
-    sources::sources,
 };
 
 /// The origin of definitions that are part of the program.

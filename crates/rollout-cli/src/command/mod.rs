@@ -29,6 +29,7 @@ pub(crate) mod score;
 pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod show;
+mod sources;
 pub(crate) mod tools;
 mod trial_path;
 pub(crate) mod validate;

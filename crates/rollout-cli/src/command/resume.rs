@@ -12,12 +12,12 @@ use rollout::{
 use super::{eval, execute, load, run};
 use crate::{
     args::{RerunWhich, Resume},
+    command::sources::sources,
     exit::{Exit, Failure, hinted},
     logging,
     packages::packages,
     report::{Form, text::count},
     signals,
-    sources::sources,
 };
 
 /// How the plan of the job changes.

@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     args::Run,
+    command::sources::sources,
     engine,
     exit::{Exit, Failure, hinted},
     logging,
     packages::packages,
     report::{Form, text::count},
     signals,
-    sources::sources,
     state::state_dir,
 };
 

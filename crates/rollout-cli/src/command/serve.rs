@@ -29,11 +29,11 @@ use self::{policy::Policy, request::Offer, service::Service, source::Source};
 use super::{guard::guard, load, run, warnings};
 use crate::{
     args::Serve,
+    command::sources::sources,
     exit::{Exit, Failure, hinted},
     logging,
     report::text,
     signals,
-    sources::sources,
 };
 
 /// How long responses may take when the service stops: running rollouts are cleaned up before the last line is sent.

@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     args::Validate,
+    command::sources::sources,
     exit::{Exit, Failure, chain, hinted},
     report::text::{BAD, GOOD, ODD, count, paint},
-    sources::sources,
 };
 
 /// The problems and warnings of what was checked.

@@ -56,7 +56,11 @@ fn help_teaches_the_first_steps() {
       serve        Serve model rollouts to a training loop over HTTP
       gateway      Serve a model to agents over HTTP, with records and limits
       agents       List, fetch and describe the agents that can be run by name
+      datasets     List, show and fetch datasets that can be run by name
       tools        Serve tools to models over HTTP: code, documents, databases, the web
+      list         List jobs, or the trials of a job
+      show         Show one trial: outcome, error, phases, output, cost
+      logs         Print the output of a trial, also while it runs
       export       Export the results of a job to files for other programs
       compare      Compare jobs or agents task by task, with statistical tests
       investigate  Ask a model why trials of a job were not solved
@@ -83,8 +87,8 @@ fn help_teaches_the_first_steps() {
       rollout init job my-eval               Create a job that is ready to run
       rollout my-eval/job.yaml               Run it
       rollout my-eval/job.yaml --dry-run     Show what would run
-      rollout run -d tasks -a codex -m openai/gpt-5.5
-                                             Run an agent without a job file
+      rollout run -d terminal-bench@2.0 -a codex -m openai/gpt-5.5
+                                             Run an agent on a known dataset, without a job file
       rollout resume jobs/2026-01-15__10-30-00
                                              Continue after Ctrl-C or a crash
       rollout doctor                         Check what this machine can run
@@ -133,8 +137,9 @@ fn help_of_run_groups_its_options() {
               Run only tasks whose name matches this pattern; can be repeated
 
       -d, --dataset <DATASET>
-              Run only datasets whose name matches this pattern. Without a job file: a directory of
-              tasks, a task, or an interaction file. Can be repeated
+              Run only datasets whose name matches this pattern. Without a job file: a name of `rollout
+              datasets list`, a directory of tasks, a task, an interaction file, git+URL, or
+              hf:OWNER/NAME. Can be repeated
 
           --limit <N>
               Run at most this many tasks of each dataset
@@ -165,6 +170,10 @@ fn help_of_run_groups_its_options() {
               Read variables for ${VAR} from a file with lines of the form NAME=value; variables of the
               environment take precedence
 
+          --offline
+              Use no network to find datasets: reject the job if something of them is not on this
+              machine
+
           --set <KEY=VALUE>
               Override a setting of the job file, such as environment.type=docker; can be repeated
 
@@ -184,6 +193,8 @@ fn help_of_run_groups_its_options() {
               - json:  One JSON event per line
 
     Examples:
+      rollout run -d gsm8k -m openai/gpt-5.5
+                                             Ask a model the questions of a known benchmark
       rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5
                                              Run an agent on tasks without a job file
       rollout run -d tasks/ -a oracle -k 3 --save job.yaml --dry-run

@@ -249,18 +249,19 @@ fn amounts_are_read_in_every_form_and_a_bare_number_is_warned_of() {
 }
 
 #[test]
-fn unknown_keys_of_a_task_are_no_error_and_those_that_change_its_meaning_are_refused_when_strict() {
+fn unknown_keys_of_a_task_are_no_error_and_settings_that_cannot_be_honoured_are() {
     let harmless = TestTask::new("task")
         .config("colour = \"red\"\n[metadata]\nauthor = \"me\"\n[environment]\nshape = 1\n");
     job().task(harmless).oracle().rollout(&["run", "job.yaml", "--strict"]).expect(0);
 
-    let task = TestTask::new("task").config("[environment]\nallow_internet = false\n");
+    let task = TestTask::new("task").config("[environment]\nos = \"windows\"\n");
     let job = job().task(task).oracle();
     let refused = job.rollout(&["run", "job.yaml", "--strict"]).expect(2);
-    assert!(refused.stderr().contains("allow_internet"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("environment.os"), "{}", refused.stderr());
     assert!(!job.dir().exists());
-    let finished = job.run().expect(0);
-    assert!(finished.stderr().contains("warning: task task"), "{}", finished.stderr());
+    let error = job.run().expect(1).trial("oracle/set/task__1")["error"].clone();
+    assert_eq!(error["type"], "task_invalid");
+    assert!(error["message"].as_str().unwrap().contains("environment.os"), "{error:#}");
 }
 
 #[test]

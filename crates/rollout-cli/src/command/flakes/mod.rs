@@ -123,7 +123,7 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
         return Err(format!("{path} has no container tasks; only these can have an oracle").into());
     }
     let datasets =
-        load::datasets(&loaded, crate::sources::sources(false)?, &Resolved::default(), None).await?;
+        load::datasets(&loaded, crate::command::sources::sources(false)?, &Resolved::default(), None).await?;
     for warning in TaskWarnings::of(&datasets).short() {
         writeln!(anstream::stderr().lock(), "{warning}")?;
     }

@@ -121,7 +121,7 @@ async fn job(
         false => run::provider(&loaded.config.environment).await?,
     };
     let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
-    let sources = crate::sources::sources(false)?;
+    let sources = crate::command::sources::sources(false)?;
     let datasets = load::datasets(&loaded, sources, &before.resolved(false), context.as_ref()).await?;
     let models = load::models(&loaded)?;
     let selection = Selection {

@@ -8,7 +8,8 @@ use rollout::{
     task::{HubAccess, Sources},
 };
 
-use crate::{command::load::variable, exit::Failure, state::state_dir};
+use super::load::variable;
+use crate::{exit::Failure, state::state_dir};
 
 /// The registries that datasets are looked up in: paths and URLs, separated by white space.
 const REGISTRIES: &str = "ROLLOUT_REGISTRIES";
