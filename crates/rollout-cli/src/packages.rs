@@ -87,7 +87,7 @@ mod tests {
         );
         assert_eq!(npmrc["registry"], "https://npm.example/x/");
         assert_eq!(token(&npmrc, &npmrc["registry"]).as_deref(), Some("t0"));
-        assert_eq!(token(&npmrc, "https://registry.npmjs.org"), None);
+        assert_eq!(token(&npmrc, "https://other.example"), None);
         assert!(!npmrc.contains_key("empty"));
     }
 }

@@ -320,7 +320,7 @@ mod tests {
             (response(400, "dockerfile parse error line 2: unknown instruction: RUNN"), "", "build"),
             (stream("dockerfile parse error line 2: unknown instruction: RUNN"), "", "build"),
             (stream(failed), "E: broken", "build"),
-            (stream(failed), "Temporary failure resolving 'deb.debian.org'", "build network"),
+            (stream(failed), "Temporary failure resolving 'packages.example'", "build network"),
             (
                 stream("executor failed running [/bin/sh -c curl x: connection refused]: exit code: 7"),
                 "",

@@ -272,9 +272,9 @@ fn pipes_and_sockets_in_a_task_are_rejected_without_being_opened() {
     pipe("task/task.toml");
     insta::assert_snapshot!(tasks.problem("task"), @"
     [dir]/task is not a complete task:
-    - instruction.md must be a regular file
-    - tests/pipe is neither a file nor a directory
     - task.toml must be a regular file
+    - tests/pipe is neither a file nor a directory
+    - instruction.md must be a regular file
     ");
 }
 
