@@ -94,6 +94,11 @@ impl DatasetProblem {
                 Some(offline.to_owned())
             }
             Self::Hub(error) => error.hint(),
+            Self::Rows(RowsError::NoParquet { .. }) => Some(
+                "use a release of Rollout, or build with \
+                 `cargo install --path crates/rollout-cli --features parquet`"
+                    .to_owned(),
+            ),
             Self::Local(_) | Self::Registry(_) | Self::Git(_) | Self::Address { .. } | Self::Rows(_) => None,
         }
     }

@@ -131,6 +131,11 @@ pub(super) async fn rows(
         ExamplesConfig::Hub(address) => {
             let (cache, snapshot) = snapshot(loader, address, &mut pins).await?;
             let found = files_of(loader, &cache, address, snapshot).await?;
+            let is_unreadable =
+                |file: &&HubFile| RowFormat::of(&file.path).is_some_and(|format| !format.is_readable());
+            if let Some(file) = found.files.iter().find(is_unreadable) {
+                return Err(RowsError::NoParquet { name: file.path.clone() }.into());
+            }
             download(loader, &cache, &found).await?
         }
     };
