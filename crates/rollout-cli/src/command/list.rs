@@ -117,7 +117,7 @@ impl JobLine {
     fn cells(&self) -> Vec<String> {
         let name =
             self.directory.file_name().map_or(self.job.clone(), |name| name.to_string_lossy().into_owned());
-        let started = self.started_at.map(|at| at.strftime("%m-%d %H:%M").to_string());
+        let started = self.started_at.map(|at| at.strftime("%Y-%m-%dT%H:%MZ").to_string());
         vec![
             name,
             or_nothing(started),
@@ -176,10 +176,7 @@ fn jobs(dir: &Path, json: bool) -> Result<Exit, Failure> {
     let example = quoted(&lines[0].directory);
     super::print(&paint(
         DIM,
-        &format!(
-            "\n{}; times are UTC; `rollout list {example}` lists trials",
-            count(lines.len() as u64, "job")
-        ),
+        &format!("\n{}; `rollout list {example}` lists trials", count(lines.len() as u64, "job")),
     ))?;
     Ok(Exit::Success)
 }

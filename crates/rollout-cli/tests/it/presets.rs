@@ -245,11 +245,6 @@ fn a_job_without_a_file_needs_a_dataset_and_someone_to_work_on_it() {
     hint: set the agent with -a, such as `-a claude-code`, `-a oracle` or the path of a preset; with -m and without -a, the model itself attempts the tasks
     --- exit 2
     ");
-    insta::assert_snapshot!(seen(dir.path(), &["run", "-d", "terminal-bench@2.0", "-a", "oracle"]), @r#"
-    error: there is no dataset "terminal-bench@2.0"
-    hint: name a directory of tasks or an interaction file; a dataset of a registry needs a job file
-    --- exit 2
-    "#);
 }
 
 #[test]

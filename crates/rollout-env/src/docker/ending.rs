@@ -32,6 +32,10 @@ pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<Environment
             Err(error) if failure::is_missing(&error) => {
                 return lost("the container was removed from outside".to_owned());
             }
+            Err(error) if failure::is_unreadable(&error) && Instant::now() < patience => {
+                sleep(POLL).await;
+                continue;
+            }
             Err(error) => return lost(format!("the engine does not answer: {}", failure::words(&error))),
         };
         if !state.running.unwrap_or(false) {
@@ -55,7 +59,7 @@ async fn end_of(engine: &Engine, name: &str, state: &ContainerState) -> Containe
     let mut end = ContainerEnd {
         exit_code: state.exit_code.unwrap_or(0),
         out_of_memory: state.oom_killed.unwrap_or(false),
-        memory_is_certain: engine.facts().cgroup_version == "1",
+        memory_is_certain: engine.facts().cgroup_version == "1" && !engine.is_podman(),
         events: Vec::new(),
     };
     add_events(&mut end, engine, name).await;

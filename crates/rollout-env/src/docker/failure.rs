@@ -70,6 +70,12 @@ pub(super) fn is_missing(error: &Error) -> bool {
     status(error) == Some(404)
 }
 
+/// Whether the answer has a value that is not in the engine's API. While a container ends, Podman reports the state
+/// `stopped`, which Docker does not have.
+pub(super) fn is_unreadable(error: &Error) -> bool {
+    matches!(error, Error::JsonDataError { .. } | Error::JsonSerdeError { .. })
+}
+
 /// Whether the request conflicts with something, such as a container that uses an image.
 pub(super) fn is_conflict(error: &Error) -> bool {
     status(error) == Some(409)

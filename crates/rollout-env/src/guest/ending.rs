@@ -21,7 +21,8 @@ pub struct ContainerEnd {
     /// Whether the engine reports that its memory ran out.
     pub out_of_memory: bool,
     /// Whether the engine always detects that. With cgroup v2 it may miss the kill of the first process, which
-    /// also ends the cgroup.
+    /// also ends the cgroup. Podman may miss it with every version, because the process that watches the container
+    /// ends with it.
     pub memory_is_certain: bool,
     /// The events that the engine reports for the container, in its own words: `kill`, `die`, `oom`. A
     /// restarted engine has lost them.
