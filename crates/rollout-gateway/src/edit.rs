@@ -4,7 +4,7 @@ use bytes::Bytes;
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use crate::{dialect::Dialect, translate::provider_tools};
+use crate::{dialect::Dialect, translate::provider_tools, usage::tokens::Extras};
 
 /// The top-level fields of a request. The bytes of a field that is not set stay as they came.
 #[derive(Debug, Clone)]
@@ -53,27 +53,6 @@ impl Fields {
             return self.original;
         }
         serde_json::to_vec(&self.fields).map_or(self.original, Bytes::from)
-    }
-}
-
-/// What the agent did not ask for, and does not get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Extras {
-    /// The last chunk of a stream of Chat Completions, which has only the usage.
-    pub(crate) usage_chunk: bool,
-    /// Log-probabilities.
-    pub(crate) logprobs: bool,
-    /// Token ids.
-    pub(crate) token_ids: bool,
-}
-
-impl Extras {
-    pub(crate) fn is_empty(self) -> bool {
-        self == Self::default()
-    }
-
-    pub(crate) fn has_tokens(self) -> bool {
-        self.logprobs || self.token_ids
     }
 }
 

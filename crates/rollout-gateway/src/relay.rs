@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::{
     copy::ResponseCopy,
     dialect::Dialect,
-    edit::Extras,
     split::EventSplitter,
     translate::{StreamTranslator, TranslationError},
     usage,
+    usage::tokens::Extras,
 };
 
 /// Turns pieces of the upstream's stream into pieces of the agent's.

@@ -9,13 +9,13 @@ use crate::{
     answer::Refusal,
     client::{Client, Gone},
     copy::{Copied, ResponseCopy},
-    edit::Extras,
     exchange::{Failed, Received},
     record::{CallError, CallErrorKind},
     relay::Relay,
     translate::{self, AnswerContext, TranslationError},
     upstream::{Server, response_headers},
     usage,
+    usage::tokens::Extras,
 };
 
 impl Call {

@@ -8,10 +8,11 @@ use super::Call;
 use crate::{
     answer::Refusal,
     dialect::Dialect,
-    edit::{self, Extras, Fields},
+    edit::{self, Fields},
     record::{CallErrorKind, CallRecord},
     translate::{self, AnswerContext, Target, Translated, TranslationError},
     upstream::{Operation, Server},
+    usage::tokens::Extras,
 };
 
 /// A request for an upstream.

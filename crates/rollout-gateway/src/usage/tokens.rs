@@ -5,10 +5,31 @@
 use rollout_core::response::ResponseTokens;
 use serde_json::{Map, Value, json};
 
-use crate::{Dialect, edit::Extras};
+use crate::Dialect;
 
 /// What vLLM writes in the place of a token's text on request.
 const TOKEN_ID: &str = "token_id:";
+
+/// What the agent did not ask for, and does not get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Extras {
+    /// The last chunk of a stream of Chat Completions, which has only the usage.
+    pub(crate) usage_chunk: bool,
+    /// Log-probabilities.
+    pub(crate) logprobs: bool,
+    /// Token ids.
+    pub(crate) token_ids: bool,
+}
+
+impl Extras {
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(crate) fn has_tokens(self) -> bool {
+        self.logprobs || self.token_ids
+    }
+}
 
 /// The tokens of a whole response, as far as the upstream gave them. None if it gave none.
 pub(crate) fn find(dialect: Dialect, body: &Value) -> Option<ResponseTokens> {

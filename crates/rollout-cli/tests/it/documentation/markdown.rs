@@ -57,7 +57,7 @@ pub(super) fn blocks(page: &str) -> Vec<Block<'_>> {
                 Some(("exit status", status)) => before.exit_status = Some(status.parse().unwrap()),
                 Some(("not run", reason)) => before.not_run = Some(reason),
                 Some(("settings", _)) => {}
-                None if ["agents", "end"].contains(&comment) => {}
+                None if ["agents", "end of agents", "end"].contains(&comment) => {}
                 _ => panic!("an unknown comment in line {}: {comment}", place + 1),
             }
         }
