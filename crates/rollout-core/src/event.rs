@@ -60,6 +60,19 @@ impl Phase {
     }
 }
 
+/// What an agent used of its model so far.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelProgress {
+    /// Answers of the model.
+    pub turns: u64,
+    /// Tokens that the model read.
+    pub input_tokens: u64,
+    /// Tokens that the model wrote.
+    pub output_tokens: u64,
+    /// The cost in US dollars, if it is known.
+    pub cost: Option<f64>,
+}
+
 /// An event of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -104,6 +117,13 @@ pub enum Event {
         index: TrialIndex,
         /// The phase.
         phase: Phase,
+    },
+    /// A running trial used its model. Reported at most once per second.
+    ModelUsed {
+        /// Its index in the plan.
+        index: TrialIndex,
+        /// What it used so far in this try.
+        used: ModelProgress,
     },
     /// A try failed because of the infrastructure, and the trial is retried.
     TrialRetried {

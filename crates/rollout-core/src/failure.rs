@@ -40,6 +40,8 @@ pub enum ErrorType {
     TaskInvalid,
     /// The task does not exist in its dataset.
     TaskNotFound,
+    /// Nothing was kept that the tests could run on again.
+    NotRegraded,
     /// The model's server returned no usable response.
     ModelFailed,
     /// A tool or a hook of the interaction failed.
@@ -50,7 +52,7 @@ pub enum ErrorType {
 
 impl ErrorType {
     /// All types, in the order of the phases.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::EnvironmentBuildFailed,
         Self::EnvironmentBuildTimeout,
         Self::EnvironmentImagePullFailed,
@@ -67,6 +69,7 @@ impl ErrorType {
         Self::EnvironmentTeardownFailed,
         Self::TaskInvalid,
         Self::TaskNotFound,
+        Self::NotRegraded,
         Self::ModelFailed,
         Self::InteractionFailed,
         Self::InternalError,
@@ -91,6 +94,7 @@ impl ErrorType {
             Self::EnvironmentTeardownFailed => "environment_teardown_failed",
             Self::TaskInvalid => "task_invalid",
             Self::TaskNotFound => "task_not_found",
+            Self::NotRegraded => "not_regraded",
             Self::ModelFailed => "model_failed",
             Self::InteractionFailed => "interaction_failed",
             Self::InternalError => "internal_error",
@@ -137,6 +141,7 @@ impl ErrorType {
             | Self::EnvironmentStartFailed
             | Self::EnvironmentResourceAllocationFailed
             | Self::EnvironmentTeardownFailed
+            | Self::NotRegraded
             | Self::ModelFailed
             | Self::InteractionFailed
             | Self::InternalError => FailureCause::Infrastructure,

@@ -7,9 +7,11 @@
 
 pub mod address;
 pub mod advantage;
+pub mod display;
 pub mod event;
 mod failure;
 pub mod headline;
+pub mod hosts;
 pub mod lenient_base64;
 pub mod message;
 pub mod moment;

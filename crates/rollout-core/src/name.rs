@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::text::is_invisible;
 
 /// Files in a job directory, beside the directories of its agents.
-const RESERVED: [&str; 6] =
-    ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "rollout.log", "eval-log"];
+const RESERVED: [&str; 7] =
+    ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "notes.jsonl", "rollout.log", "eval-log"];
 
 /// The maximum length, so that a name with `__<attempt>` fits into the 255 bytes of a directory entry.
 const MAX_BYTES: usize = 200;

@@ -83,6 +83,35 @@ pub struct TrialResult {
     /// Notes about the result beside its error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The earlier result, if only the tests were run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regraded: Option<Regraded>,
+}
+
+/// The result of a trial before its tests were run again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Regraded {
+    /// What the tests were run on.
+    pub on: RegradeSource,
+    /// The reward before.
+    pub reward: Option<f64>,
+    /// The error before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TrialError>,
+}
+
+/// What tests are run on again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegradeSource {
+    /// A copy of the preserved environment.
+    Environment,
+    /// A new environment with the collected artifacts.
+    Artifacts,
+    /// Nothing: the trial ended before the tests, so its result does not depend on them.
+    Unchanged,
+    /// Nothing was kept.
+    Nothing,
 }
 
 impl TrialResult {
@@ -113,6 +142,7 @@ impl TrialResult {
             survivors: Vec::new(),
             tampering: Vec::new(),
             notes: Vec::new(),
+            regraded: None,
         }
     }
 
@@ -295,6 +325,9 @@ pub struct EnvironmentRecord {
     /// The location of the environment, if it was preserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preserved: Option<String>,
+    /// The locations of the other services of its compose file, if they were preserved. Their programs do not run.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub preserved_services: IndexMap<String, String>,
 }
 
 /// Seconds spent in each phase.
@@ -372,7 +405,7 @@ pub struct JobResult {
     pub job_name: String,
     /// Whether it was cancelled.
     pub cancelled: bool,
-    /// Why it stopped before all trials ran, if consecutive trials failed with the same cause.
+    /// Why it stopped before all trials ran, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<EarlyStop>,
     /// Totals over all trials.
@@ -394,11 +427,22 @@ pub struct JobResult {
     pub statistics: Statistics,
 }
 
-/// Why a job stopped before all trials ran: the other trials would have failed the same way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EarlyStop {
-    /// The number of consecutive failed trials.
-    pub failures: u64,
-    /// The error of the last one.
-    pub error: TrialError,
+/// Why a job stopped before all trials ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EarlyStop {
+    /// The other trials would have failed the same way.
+    Failures {
+        /// The number of consecutive failed trials.
+        failures: u64,
+        /// The error of the last one.
+        error: TrialError,
+    },
+    /// Another trial would have cost more than the budget.
+    Budget {
+        /// The budget in US dollars.
+        budget_usd: f64,
+        /// The cost of the trials that ran, in this run and before.
+        spent_usd: f64,
+    },
 }

@@ -44,6 +44,71 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// Removes escape sequences of terminals, control characters and invisible characters, because they could move the
+/// cursor, change colours or reverse the text.
+///
+/// ```
+/// assert_eq!(rollout_core::text::without_controls("\u{1b}[31mred\u{1b}[0m\u{7}"), "red");
+/// ```
+pub fn without_controls(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut add = |part: &str| shown.extend(part.chars().filter(|c| !c.is_control() && !is_invisible(*c)));
+    let mut rest = text;
+    while let Some(start) = rest.find('\u{1b}') {
+        add(&rest[..start]);
+        rest = split_escape(&rest[start + 1..]).1;
+    }
+    add(rest);
+    shown
+}
+
+/// Splits off an escape sequence of a terminal, behind its escape character. Returns the parameters of a sequence that
+/// changes the style of the text, and the rest of the text.
+pub fn split_escape(text: &str) -> (Option<&str>, &str) {
+    if let Some(body) = text.strip_prefix('[') {
+        let end = body.find(|c: char| ('@'..='~').contains(&c)).unwrap_or(body.len());
+        let after = body.get(end + 1..).unwrap_or("");
+        let is_style = body[end..].starts_with('m')
+            && body[..end].bytes().all(|byte| matches!(byte, b'0'..=b'9' | b';' | b':'));
+        return (is_style.then_some(&body[..end]), after);
+    }
+    if text.starts_with([']', 'P', 'X', '^', '_']) {
+        let bell = text.find('\u{7}').map(|at| at + 1);
+        let end = text.find("\u{1b}\\").map(|at| at + 2);
+        let end = [bell, end].into_iter().flatten().min().unwrap_or(text.len());
+        return (None, &text[end..]);
+    }
+    let skipped = text.chars().take_while(|c| (' '..='/').contains(c)).count();
+    let mut rest = text[skipped..].chars();
+    rest.next();
+    (None, rest.as_str())
+}
+
+/// Returns the first line that is not empty, joined with the next line if it ends with a colon, without control
+/// characters.
+pub fn first_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut first = lines.next().unwrap_or_default().to_owned();
+    if first.ends_with(':')
+        && let Some(next) = lines.next()
+    {
+        first = format!("{first} {next}");
+    }
+    without_controls(&first)
+}
+
+/// Cuts a text to at most `width` characters, with an ellipsis at the cut.
+pub fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
 /// Returns the start of a text, short enough for a message.
 pub fn excerpt(text: &str) -> String {
     cut(text, 60)
@@ -95,6 +160,24 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_untrusted_message_cannot_move_the_cursor() {
+        assert_eq!(first_line("\n  \u{1b}[2Jgone\u{7}\r\nsecond"), "gone");
+        for sequence in
+            ["\u{1b}[1;31m", "\u{1b}[?25l", "\u{1b}c", "\u{1b}(B", "\u{1b}]0;t\u{7}", "\u{1b}]52;c;x\u{1b}\\"]
+        {
+            assert_eq!(without_controls(&format!("a{sequence}b")), "ab", "{sequence:?}");
+        }
+        assert_eq!(["\u{1b}", "\u{1b}[", "\u{1b}[é", "\u{1b}é"].map(without_controls), ["", "", "", ""]);
+    }
+
+    #[test]
+    fn text_is_cut_by_characters_not_bytes() {
+        assert_eq!(fit("日本語", 3), "日本語");
+        assert_eq!(fit("日本語です", 3), "日本…");
+        assert_eq!(fit("abc", 0), "");
+    }
 
     #[test]
     fn a_long_list_names_the_first_ten_and_counts_the_rest() {
