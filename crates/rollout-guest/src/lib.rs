@@ -17,6 +17,8 @@ pub mod process;
 mod protocol;
 #[cfg(target_os = "linux")]
 pub mod remove;
+mod scope;
+pub mod session;
 mod tunnel;
 mod wire;
 
@@ -25,5 +27,6 @@ pub use protocol::{
     CopyLimits, Ending, FileChangeKind, FileLookup, GuestReply, GuestRequest, Item, MAX_DEPTH, MAX_REPLY,
     MAX_REQUEST, OUTPUT_WINDOW, Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
 };
+pub use scope::KillScope;
 pub use tunnel::{CREDIT_STEP, MAX_CONNECTIONS, TunnelStep, WINDOW};
 pub use wire::{MAX_DATA, Malformed, frame_length, read_frame};

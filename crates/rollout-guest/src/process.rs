@@ -10,8 +10,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The number of fields of a stat line between the parent and the number of threads.
-const THREADS_AFTER_PARENT: usize = 15;
+/// The number of fields of a stat line between the process group and the number of threads.
+const THREADS_AFTER_GROUP: usize = 14;
 /// The number of fields between the number of threads and the start time.
 const START_AFTER_THREADS: usize = 1;
 
@@ -28,6 +28,8 @@ pub struct ProcessEntry {
     pub pid: i32,
     /// The pid of its parent.
     pub parent: i32,
+    /// The id of its process group.
+    pub group: i32,
     /// Its start time, in ticks since the boot of the machine.
     pub started: u64,
     /// Whether all its threads have ended and its parent has not reaped it yet.
@@ -40,11 +42,6 @@ impl ProcessEntry {
     /// Finds a process by its pid; `None` if there is none.
     pub fn find(pid: i32) -> Option<Self> {
         parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// Whether its parent is the first process, also because its original parent has ended.
-    pub fn is_orphan(&self) -> bool {
-        self.parent == 1
     }
 }
 
@@ -60,23 +57,31 @@ pub fn living() -> Vec<ProcessEntry> {
     all().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
 }
 
-/// The living processes that are roots or descendants of a root, except the first process.
+/// The pids of the living processes that are roots or descendants of a root, except the first process.
 pub fn living_below(is_root: impl Fn(&ProcessEntry) -> bool) -> Vec<i32> {
-    let entries = all();
-    let mut children: HashMap<i32, Vec<&ProcessEntry>> = HashMap::new();
-    for entry in &entries {
-        children.entry(entry.parent).or_default().push(entry);
+    select(all(), is_root).into_iter().map(|process| process.pid).collect()
+}
+
+/// The living descendants of a process.
+pub fn living_descendants(pid: i32) -> Vec<ProcessEntry> {
+    select(all(), |process| process.parent == pid)
+}
+
+/// The living roots and descendants of roots.
+fn select(entries: Vec<ProcessEntry>, is_root: impl Fn(&ProcessEntry) -> bool) -> Vec<ProcessEntry> {
+    let mut children: HashMap<i32, Vec<ProcessEntry>> = HashMap::new();
+    let mut pending = Vec::new();
+    for entry in entries.into_iter().filter(|entry| entry.pid != 1) {
+        match is_root(&entry) {
+            true => pending.push(entry),
+            false => children.entry(entry.parent).or_default().push(entry),
+        }
     }
-    let mut pending: Vec<&ProcessEntry> = entries.iter().filter(|entry| is_root(entry)).collect();
-    let mut found = HashSet::new();
     let mut living = Vec::new();
     while let Some(process) = pending.pop() {
-        if process.pid == 1 || !found.insert(process.pid) {
-            continue;
-        }
         pending.extend(children.remove(&process.pid).unwrap_or_default());
         if !process.dead {
-            living.push(process.pid);
+            living.push(process);
         }
     }
     living
@@ -135,10 +140,11 @@ fn parse(pid: i32, stat: &[u8]) -> Option<ProcessEntry> {
     let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    let threads: u32 = fields.nth(THREADS_AFTER_PARENT)?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let threads: u32 = fields.nth(THREADS_AFTER_GROUP)?.parse().ok()?;
     let started = fields.nth(START_AFTER_THREADS)?.parse().ok()?;
     let dead = matches!(state, "Z" | "X") && threads <= 1;
-    Some(ProcessEntry { pid, parent, started, dead, stopped: state == "T" })
+    Some(ProcessEntry { pid, parent, group, started, dead, stopped: state == "T" })
 }
 
 #[cfg(test)]
@@ -164,11 +170,29 @@ mod tests {
         assert!(parse(7, &stat(b"x", 'Z', 1, 1)).unwrap().dead);
     }
 
+    #[test]
+    fn descendants_are_found_through_dead_parents_and_in_any_order() {
+        let entry =
+            |pid, parent, dead| ProcessEntry { pid, parent, group: pid, started: 0, dead, stopped: false };
+        let entries = vec![
+            entry(9, 8, false),
+            entry(1, 0, false),
+            entry(8, 5, true),
+            entry(5, 2, false),
+            entry(6, 1, false),
+            entry(2, 1, false),
+        ];
+        let mut found: Vec<i32> =
+            select(entries, |process| process.parent == 2).iter().map(|process| process.pid).collect();
+        found.sort_unstable();
+        assert_eq!(found, [5, 9]);
+    }
+
     proptest! {
         #[test]
         fn any_name_leaves_state_and_parent_readable(name in prop::collection::vec(any::<u8>(), 0..15), parent in 0..100_000) {
             let process = parse(7, &stat(&name, 'T', parent, 1)).unwrap();
-            prop_assert_eq!((process.parent, process.stopped), (parent, true));
+            prop_assert_eq!((process.parent, process.group, process.stopped), (parent, 7, true));
         }
     }
 }

@@ -6,12 +6,13 @@
 //! services are sent as steps, see [`TunnelStep`], in both directions.
 
 use crate::{
+    scope::KillScope,
     tunnel::{TunnelStep, read_step, write_step},
     wire::{Malformed, Reader, Writer},
 };
 
 /// The version of the protocol. Both sides come from one build, so any difference is an error.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The longest frame to a guest. It has room for a command's arguments and variables, which the kernel limits
 /// too.
@@ -251,6 +252,8 @@ pub enum GuestReply {
     Hello {
         /// Its [`VERSION`].
         version: u32,
+        /// The processes that it can kill.
+        scope: KillScope,
     },
     /// Bytes written by a command or by a process that it left running.
     Output {
@@ -421,10 +424,11 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
 pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
     let mut to = Writer::new(id);
     match reply {
-        GuestReply::Hello { version } => {
+        GuestReply::Hello { version, scope } => {
             to.byte(1);
             to.bytes(HELLO);
             to.int(*version);
+            to.flag(*scope == KillScope::Descendants);
         }
         GuestReply::Output { stream, bytes } => {
             to.byte(2);
@@ -495,7 +499,11 @@ pub fn decode_reply(frame: &[u8]) -> Result<(u32, GuestReply), Malformed> {
     let mut from = Reader::new(frame);
     let id = from.int()?;
     let reply = match from.byte()? {
-        1 if from.slice()? == HELLO => GuestReply::Hello { version: from.int()? },
+        1 if from.slice()? == HELLO => {
+            let version = from.int()?;
+            let scope = if from.flag()? { KillScope::Descendants } else { KillScope::Namespace };
+            GuestReply::Hello { version, scope }
+        }
         2 => {
             let stream = if from.flag()? { Stream::Stderr } else { Stream::Stdout };
             GuestReply::Output { stream, bytes: from.data()? }

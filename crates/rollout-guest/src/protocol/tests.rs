@@ -87,7 +87,10 @@ fn reply() -> impl Strategy<Value = GuestReply> {
         any::<u64>().prop_map(FileLookup::TooLarge)
     ];
     prop_oneof![
-        any::<u32>().prop_map(|version| GuestReply::Hello { version }),
+        (any::<u32>(), any::<bool>()).prop_map(|(version, below)| GuestReply::Hello {
+            version,
+            scope: if below { KillScope::Descendants } else { KillScope::Namespace },
+        }),
         (stream(), bytes()).prop_map(|(stream, bytes)| GuestReply::Output { stream, bytes }),
         (ending, any::<bool>()).prop_map(|(ending, oom_killed)| GuestReply::Exited { ending, oom_killed }),
         item().prop_map(GuestReply::Item),

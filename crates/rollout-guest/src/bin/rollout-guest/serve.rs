@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, BufReader},
-    os::fd::AsFd as _,
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -15,10 +15,13 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{GuestReply, GuestRequest, MAX_REQUEST, VERSION, decode_request, read_frame};
+use rollout_guest::{GuestReply, GuestRequest, KillScope, MAX_REQUEST, VERSION, decode_request, read_frame};
 use rustix::{
     fs::Mode,
-    process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit, umask},
+    process::{
+        DumpableBehavior, Resource, Rlimit, getpid, set_child_subreaper, set_dumpable_behavior, setrlimit,
+        setsid, umask,
+    },
 };
 
 use crate::{
@@ -33,28 +36,59 @@ use crate::{
     watch::Watcher,
 };
 
-/// Serves the host to the end, in a second thread.
+/// Serves the host to the end, in a second thread. `scope` is what this process must be able to kill.
 ///
 /// Starting a thread blocks signals for a moment, and the first process of a container is protected from
 /// signals of its own container only while its first thread does not block them. So the first thread only
 /// waits.
-pub(crate) fn serve() {
+///
+/// `open` is called before the first process of a command is started.
+pub(crate) fn serve(scope: KillScope, open: impl FnOnce() -> io::Result<Streams>) -> io::Result<()> {
     let (go, gone) = channel();
-    let started = Server::start().and_then(|mut server| {
-        std::thread::Builder::new().name("server".to_owned()).spawn(move || {
-            if let Ok(()) = gone.recv() {
-                server.run();
-            }
-        })
-    });
-    match started {
-        Ok(server) => {
-            // The signals of this thread are unblocked again, and nothing else runs in the container yet.
-            let _ = go.send(());
-            // A panic aborts the process.
-            drop(server.join());
+    match scope {
+        // It kills every other process on request, so it must not run outside of a container.
+        KillScope::Namespace if processes::scope() != scope => {
+            return Err(io::Error::other("it is not the first process of a container"));
         }
-        Err(error) => eprintln!("the guest cannot start: {error}"),
+        KillScope::Namespace => {}
+        KillScope::Descendants => {
+            set_child_subreaper(Some(getpid()))?;
+            // Process groups belong to one session, so the descendants cannot join a group that is not below.
+            setsid()?;
+        }
+    }
+    let mut server = Server::start(open)?;
+    let server = std::thread::Builder::new().name("server".to_owned()).spawn(move || {
+        if let Ok(()) = gone.recv() {
+            server.run();
+        }
+    })?;
+    // The signals of this thread are unblocked again, and nothing else runs in the container yet.
+    let _ = go.send(());
+    // A panic aborts the process.
+    drop(server.join());
+    if scope == KillScope::Descendants {
+        processes::kill_everything();
+    }
+    Ok(())
+}
+
+/// The streams from and to the host.
+pub(crate) struct Streams {
+    pub(crate) input: OwnedFd,
+    pub(crate) output: OwnedFd,
+    /// Whether the container belongs to a pod.
+    pub(crate) in_pod: bool,
+}
+
+impl Streams {
+    /// The standard streams of this process.
+    pub(crate) fn standard() -> io::Result<Self> {
+        Ok(Self {
+            input: rustix::stdio::stdin().try_clone_to_owned()?,
+            output: rustix::stdio::stdout().try_clone_to_owned()?,
+            in_pod: false,
+        })
     }
 }
 
@@ -73,6 +107,8 @@ struct ServerState {
 }
 
 struct Server {
+    /// The stream from the host, until it is read.
+    input: Option<OwnedFd>,
     executor: Arc<Executor>,
     /// `None` after the host has closed the stream.
     tunnels: Option<Tunnels>,
@@ -88,11 +124,7 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> io::Result<Self> {
-        // It kills every other process on request, so it must not run outside of a container.
-        if !getpid().is_init() {
-            return Err(io::Error::other("it is not the first process of a container"));
-        }
+    fn start(open: impl FnOnce() -> io::Result<Streams>) -> io::Result<Self> {
         // Without the privilege to change its groups, it continues without that protection.
         let _ = users::set_saved_group();
         // Prevents the container's root, which may lack the privilege to inspect others, from reading the
@@ -102,12 +134,15 @@ impl Server {
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
         let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         std::env::set_current_dir("/")?;
-        let out = Out::new(File::from(rustix::stdio::stdout().try_clone_to_owned()?));
+        let Streams { input, output, in_pod } = open()?;
+        let out = Out::new(File::from(output));
         let executor = Arc::new(Executor {
             reaper: Reaper::start(out.clone())?,
             oom_kills: OomKills::open(),
             directory,
-            environment: std::env::vars_os().filter(|variable| !is_engines_home(variable)).collect(),
+            environment: std::env::vars_os()
+                .filter(|variable| !(is_engines_home(variable) || in_pod && is_clusters(variable)))
+                .collect(),
             null: File::open("/dev/null")?,
             out,
         });
@@ -121,6 +156,7 @@ impl Server {
         }
         let tunnels = Some(Tunnels::start(executor.out.clone())?);
         Ok(Self {
+            input: Some(input),
             executor,
             tunnels,
             jobs,
@@ -132,10 +168,10 @@ impl Server {
     }
 
     fn run(&mut self) {
-        let Ok(stdin) = rustix::stdio::stdin().as_fd().try_clone_to_owned() else { return };
+        let Some(stdin) = self.input.take() else { return };
         let mut stdin = BufReader::with_capacity(128 << 10, File::from(stdin));
         let out = self.executor.out.clone();
-        out.send(0, &GuestReply::Hello { version: VERSION });
+        out.send(0, &GuestReply::Hello { version: VERSION, scope: processes::scope() });
         while let Ok(Some(frame)) = read_frame(&mut stdin, MAX_REQUEST) {
             match decode_request(&frame) {
                 Ok((id, request)) => self.handle(id, request),
@@ -308,6 +344,12 @@ fn survivors(out: &Out, id: u32) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a variable has the address of the cluster's API, which every container of a pod gets.
+pub(crate) fn is_clusters((name, _): &(OsString, OsString)) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b"KUBERNETES_SERVICE_") || name.starts_with(b"KUBERNETES_PORT")
 }
 
 /// Engines set HOME for the first process, which runs as root, if the image does not. Commands of another user

@@ -38,6 +38,13 @@ pub(crate) fn assume<T>(identity: &Identity, work: impl FnOnce() -> T) -> io::Re
     done
 }
 
+/// Makes this process one of the user, for good.
+pub(crate) fn become_user(identity: &Identity) -> io::Result<()> {
+    set_thread_groups(&identity.groups)?;
+    set_thread_res_gid(identity.gid, identity.gid, identity.gid)?;
+    Ok(set_thread_res_uid(identity.uid, identity.uid, identity.uid)?)
+}
+
 fn change(identity: &Identity) -> io::Result<()> {
     set_thread_groups(&identity.groups)?;
     set_thread_res_gid(identity.gid, identity.gid, Gid::from_raw(APART))?;
