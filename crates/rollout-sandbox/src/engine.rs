@@ -16,12 +16,12 @@ use crate::{
     engine_core::{EngineCore, EngineOptions},
     error::{CreateError, SandboxEngineError},
     host_image,
-    image::{Image, ImageError},
+    image::{Image, ImageError, Layer},
     sandbox::{Connections, RunningSandbox},
     spec::{Network, SPEC_FILE, SandboxSpec},
     store,
     support::{Support, check_resources},
-    wire::{Create, CreateAnswer},
+    wire::{Create, CreateAnswer, ExtraMount},
 };
 
 /// Creates sandboxes. Clones share one zygote, which ends with the last clone and the last sandbox.
@@ -51,6 +51,11 @@ impl SandboxEngine {
         self.core.state_dir()
     }
 
+    /// A new path for a temporary file, which is removed with the engine at the latest.
+    pub fn temporary_path(&self) -> PathBuf {
+        self.core.run_dir.join(self.core.next_id())
+    }
+
     /// The host as an image: its programs and its /etc without secrets. Prepared once and stored.
     pub async fn host_image(&self) -> Result<Image, ImageError> {
         let image = self.core.host_image.get_or_try_init(|| {
@@ -63,7 +68,22 @@ impl SandboxEngine {
     /// Creates a sandbox. Its supervisor runs when this returns.
     pub async fn create(&self, spec: SandboxSpec) -> Result<RunningSandbox, CreateError> {
         let dir = self.core.run_dir.join(self.core.next_id());
-        self.create_in(dir, spec, None).await
+        self.create_in(dir, spec, None, &[]).await
+    }
+
+    /// Ends a sandbox and starts another one with its files and these mounts.
+    pub(crate) async fn restart(
+        &self,
+        mut sandbox: RunningSandbox,
+        mounts: &[ExtraMount],
+    ) -> Result<RunningSandbox, CreateError> {
+        let failed = |source| CreateError::Setup { step: "stopping the sandbox".to_owned(), source };
+        sandbox.stop_to_keep().await.map_err(|error| failed(io::Error::other(error)))?;
+        let (dir, spec) = (sandbox.dir.clone(), sandbox.spec.clone());
+        let work = dir.join("work");
+        // An overlay that was mounted without syncing marks its work directory, which cannot be mounted again.
+        blocking_io(move || remove_tree(&work)).await.map_err(failed)?;
+        self.create_in(dir, spec, None, mounts).await
     }
 
     /// Creates a sandbox from the files of a preserved one, which are kept when it ends.
@@ -72,7 +92,15 @@ impl SandboxEngine {
         let opened = blocking_io(move || reopen(&owned)).await;
         let (dir, spec, lock) =
             opened.map_err(|source| CreateError::Reopen { dir: dir.to_owned(), source })?;
-        self.create_in(dir, spec, Some(lock)).await
+        self.create_in(dir, spec, Some(lock), &[]).await
+    }
+
+    /// The files of a preserved sandbox as an image. They stay as they are, and must not be removed while a sandbox of
+    /// the image exists, so the lock is kept until then.
+    pub async fn preserved_image(&self, dir: &Path) -> Result<(Image, PreservedLock), CreateError> {
+        let owned = dir.to_owned();
+        let opened = blocking_io(move || preserved_image(&owned)).await;
+        opened.map_err(|source| CreateError::Reopen { dir: dir.to_owned(), source })
     }
 
     pub(crate) async fn create_in(
@@ -80,6 +108,7 @@ impl SandboxEngine {
         dir: PathBuf,
         spec: SandboxSpec,
         preserved: Option<fs::File>,
+        mounts: &[ExtraMount],
     ) -> Result<RunningSandbox, CreateError> {
         check_resources(spec.limits)?;
         let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -92,7 +121,9 @@ impl SandboxEngine {
             own_network: spec.network == Network::None,
             upper_on_disk: self.core.support.changes_on_disk,
             parts: spec.image.mounts(),
+            host_resolver: spec.network == Network::Host && !spec.image.is_host(),
             private_dirs: spec.private_dirs.clone(),
+            mounts: mounts.to_vec(),
             cgroups,
         };
         let setup = |step: &'static str| move |source| CreateError::Setup { step: step.to_owned(), source };
@@ -130,6 +161,22 @@ fn reopen(dir: &Path) -> io::Result<(PathBuf, SandboxSpec, fs::File)> {
     // An overlay that was mounted without syncing marks its work directory, which cannot be mounted again.
     remove_tree(&dir.join("work"))?;
     Ok((dir, spec, lock))
+}
+
+/// Keeps a preserved sandbox from being opened or removed.
+#[derive(Debug)]
+pub struct PreservedLock {
+    _file: fs::File,
+}
+
+fn preserved_image(dir: &Path) -> io::Result<(Image, PreservedLock)> {
+    let dir = dir.canonicalize()?;
+    let lock = fs::File::open(dir.join(SPEC_FILE))?;
+    flock(&lock, FlockOperation::NonBlockingLockShared)?;
+    let spec: SandboxSpec = serde_json::from_reader(&lock)?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let image = spec.image.with_layer(&Layer::open(dir.join("upper"))?, format!("preserved-{name}"));
+    Ok((image, PreservedLock { _file: lock }))
 }
 
 /// Derives a valid host name from any text.

@@ -21,7 +21,7 @@ use crate::{
     blocking::blocking_io,
     process::call,
     sandbox::RunningSandbox,
-    wire::{FileRequest, Request},
+    wire::{FileRequest, FoundFile, Request, UnpackRequest},
 };
 
 /// How files are copied into a sandbox.
@@ -158,6 +158,29 @@ impl RunningSandbox {
     /// Removes a file or tree. A missing path is not an error.
     pub async fn remove(&self, path: &str) -> Result<(), CopyError> {
         self.change(FileRequest::Remove { path: path.to_owned() }).await
+    }
+
+    /// Creates a directory and its parents for a build. New ones belong to the owner.
+    pub(crate) async fn make_dirs(&self, path: &str, owner: Option<&str>) -> Result<(), CopyError> {
+        let (path, owner) = (path.to_owned(), owner.map(str::to_owned));
+        self.change(FileRequest::MakeDirs { path, owner }).await
+    }
+
+    /// Unpacks the archive that is written to the other end of a pipe.
+    pub(crate) async fn unpack(&self, request: UnpackRequest, archive: OwnedFd) -> Result<(), CopyError> {
+        self.file_request(FileRequest::Unpack(request), Some(archive)).await.map(|((), _)| ())
+    }
+
+    /// Writes the content of a directory, or one file, as an archive to a pipe.
+    pub(crate) async fn pack(&self, source: &str, stream: OwnedFd) -> Result<(), CopyError> {
+        let request = FileRequest::Pack { source: source.to_owned() };
+        self.file_request(request, Some(stream)).await.map(|((), _)| ())
+    }
+
+    /// Finds the files that a path names, which may be a pattern.
+    pub(crate) async fn find(&self, pattern: &str) -> Result<Vec<FoundFile>, CopyError> {
+        let request = FileRequest::Find { pattern: pattern.to_owned() };
+        self.file_request(request, None).await.map(|(found, _)| found)
     }
 
     async fn change(&self, request: FileRequest) -> Result<(), CopyError> {

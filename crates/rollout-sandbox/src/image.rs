@@ -1,7 +1,7 @@
 //! Images: the layers of a sandbox's root, and the default settings of its commands.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
@@ -94,6 +94,11 @@ impl Image {
         &self.identity
     }
 
+    /// Whether this is the host, which brings its own network settings.
+    pub(crate) fn is_host(&self) -> bool {
+        self.parts.len() > 1
+    }
+
     /// The directories of all its layers.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().flat_map(|part| &part.lower).map(PathBuf::as_path)
@@ -144,6 +149,43 @@ pub struct ImageConfig {
     pub shell: Vec<String>,
     /// Labels, which the engine ignores.
     pub labels: BTreeMap<String, String>,
+    /// The program that containers of the image start, with the first of its arguments.
+    #[serde(default)]
+    pub entrypoint: Vec<String>,
+    /// The rest of its arguments, or the program itself.
+    #[serde(default)]
+    pub cmd: Vec<String>,
+    /// Ports, as `80/tcp`.
+    #[serde(default)]
+    pub exposed_ports: BTreeSet<String>,
+    /// Directories that are volumes.
+    #[serde(default)]
+    pub volumes: BTreeSet<String>,
+    /// The check of a running container.
+    #[serde(default)]
+    pub healthcheck: Option<DockerfileHealthcheck>,
+    /// The signal that stops a container.
+    #[serde(default)]
+    pub stop_signal: Option<String>,
+    /// Instructions for images that are built from this one.
+    #[serde(default)]
+    pub on_build: Vec<String>,
+}
+
+/// A `HEALTHCHECK`, with times in nanoseconds; 0 stands for the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DockerfileHealthcheck {
+    /// `NONE`, `CMD` with a command, or `CMD-SHELL` with one line.
+    pub test: Vec<String>,
+    /// Between two checks.
+    pub interval: i64,
+    /// The longest time of one check.
+    pub timeout: i64,
+    /// Failures in this time after the start do not count.
+    pub start_period: i64,
+    /// The number of failures until the container is unhealthy.
+    pub retries: i64,
 }
 
 impl Default for ImageConfig {
@@ -154,6 +196,13 @@ impl Default for ImageConfig {
             user: None,
             shell: vec!["/bin/sh".into(), "-c".into()],
             labels: BTreeMap::new(),
+            entrypoint: Vec::new(),
+            cmd: Vec::new(),
+            exposed_ports: BTreeSet::new(),
+            volumes: BTreeSet::new(),
+            healthcheck: None,
+            stop_signal: None,
+            on_build: Vec::new(),
         }
     }
 }

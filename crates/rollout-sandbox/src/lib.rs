@@ -17,6 +17,8 @@ mod host_image;
 mod image;
 mod limits;
 mod listen;
+pub mod oci;
+mod pattern;
 mod private;
 mod process;
 mod sandbox;
@@ -27,14 +29,15 @@ mod store;
 mod support;
 mod sweep;
 mod sys;
+mod tar_stream;
 mod wire;
 
-pub use engine::SandboxEngine;
+pub use engine::{PreservedLock, SandboxEngine};
 pub use engine_core::EngineOptions;
 pub use error::{CreateError, SandboxEngineError};
 pub use files::{CopyError, CopyIn};
 pub use helper::{HELPER_ARG, helper_main};
-pub use image::{Image, ImageConfig, ImageError, Layer};
+pub use image::{DockerfileHealthcheck, Image, ImageConfig, ImageError, Layer};
 pub use limits::{Enforced, LimitBacking, SandboxLimits};
 pub use process::{
     CommandExit, ExecError, ExitStatus, SandboxCommand, SandboxProcess, Stdio, Survivor, Terminal,

@@ -115,7 +115,7 @@ impl RunningSandbox {
         let layer = blocking_io(move || keep(&dir, unfinished)).await.map_err(fail)?;
         let mut spec = self.spec.clone();
         spec.image = spec.image.with_layer(&layer, identity(key));
-        *self = engine.create_in(self.dir.clone(), spec, None).await.map_err(SnapshotError::Restart)?;
+        *self = engine.create_in(self.dir.clone(), spec, None, &[]).await.map_err(SnapshotError::Restart)?;
         Ok(true)
     }
 }

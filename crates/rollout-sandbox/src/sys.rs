@@ -220,6 +220,16 @@ impl Kept {
 ///
 /// Processes inside cannot create devices or gain privileges anyway, so a kernel without this call is no risk.
 pub(crate) fn forbid_devices(mount: &OwnedFd) {
+    // A failure is no risk.
+    let _ = restrict(mount, 0);
+}
+
+/// The same, and forbids writing.
+pub(crate) fn forbid_writing(mount: &OwnedFd) -> io::Result<()> {
+    restrict(mount, libc::MOUNT_ATTR_RDONLY)
+}
+
+fn restrict(mount: &OwnedFd, more: u64) -> io::Result<()> {
     /// The argument of the call, in the kernel's layout.
     #[repr(C)]
     struct Attributes {
@@ -228,10 +238,10 @@ pub(crate) fn forbid_devices(mount: &OwnedFd) {
         propagation: u64,
         user_namespace: u64,
     }
-    let set = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    let set = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | more;
     let attributes = Attributes { set, clear: 0, propagation: 0, user_namespace: 0 };
     // SAFETY: the attributes outlive the call and their size is given; the empty path is nul-terminated.
-    unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
@@ -241,6 +251,7 @@ pub(crate) fn forbid_devices(mount: &OwnedFd) {
             size_of::<Attributes>(),
         )
     };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Brings up the loopback interface of the current network namespace.

@@ -77,6 +77,10 @@ pub(crate) struct Create {
     pub(crate) parts: Vec<PartMount>,
     /// Directories that nested commands cannot reach.
     pub(crate) private_dirs: Vec<String>,
+    /// What else is mounted, for a command of a build.
+    pub(crate) mounts: Vec<ExtraMount>,
+    /// Whether to resolve names as the host does.
+    pub(crate) host_resolver: bool,
     pub(crate) cgroups: Vec<CgroupSpec>,
 }
 
@@ -88,6 +92,25 @@ pub(crate) struct PartMount {
     pub(crate) target: String,
     /// The lower directories, uppermost first.
     pub(crate) lower: Vec<PathBuf>,
+}
+
+/// A mount for a command of a build.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct ExtraMount {
+    /// Where, as an absolute path inside.
+    pub(crate) target: String,
+    pub(crate) source: MountSource,
+    /// Whether a file is mounted, not a directory.
+    pub(crate) is_file: bool,
+}
+
+/// What is mounted.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(crate) enum MountSource {
+    /// A file or directory of the host.
+    Host { path: PathBuf, read_only: bool },
+    /// A new directory in memory, of at most this many bytes.
+    Memory { size: Option<u64> },
 }
 
 /// One cgroup to create for a sandbox.
@@ -211,6 +234,52 @@ pub(crate) enum FileRequest {
     Remove {
         path: String,
     },
+    /// Creates directories for a build. New ones belong to the owner, `user[:group]`.
+    MakeDirs {
+        path: String,
+        owner: Option<String>,
+    },
+    /// Includes the read end of a pipe with a tar archive.
+    Unpack(UnpackRequest),
+    /// Includes the write end of a pipe for a tar archive: the content of a directory, or one file.
+    Pack {
+        source: String,
+    },
+    /// Answered by `FileResult<Vec<FoundFile>>`.
+    Find {
+        pattern: String,
+    },
+}
+
+/// How an archive is unpacked.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) struct UnpackRequest {
+    pub(crate) target: String,
+    /// Whether the target is a directory also if it does not exist. Otherwise the archive has one file.
+    pub(crate) into_dir: bool,
+    /// The owner, `user[:group]`, of directories that are created on the way.
+    pub(crate) owner: Option<String>,
+    pub(crate) owners: EntryOwners,
+    /// The mode of all entries.
+    pub(crate) chmod: Option<u32>,
+}
+
+/// The owners of unpacked files.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EntryOwners {
+    /// Those of the archive.
+    Archive,
+    /// The owner of the request.
+    Given,
+    /// Root.
+    Root,
+}
+
+/// A file that a pattern names.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundFile {
+    pub(crate) path: String,
+    pub(crate) is_dir: bool,
 }
 
 /// Encodes one frame.

@@ -3,18 +3,19 @@
 //! The context is not trusted. A source may pass through symbolic links only if they stay inside the context.
 //! Links in a copied tree are copied as links and never followed. Sockets, pipes and devices are skipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tar::EntryType;
 
-use super::pattern::{self, Ignore};
-use super::staging::Staging;
+use crate::pattern::{self, Ignore};
+use crate::tar_stream::{header, join};
 
 /// The largest `.dockerignore` that is read.
 const MAX_IGNORE: u64 = 1 << 20;
@@ -49,9 +50,23 @@ pub enum CopyFailure {
     /// The environment rejected the files.
     #[error("cannot copy the files into the environment")]
     Target(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A program of the environment that is needed for the copy failed.
-    #[error("the copy failed inside the environment: {0}")]
+    /// The copy failed for a reason that the environment gives.
+    #[error("the copy failed: {0}")]
     Inside(String),
+    /// Files cannot belong to other users.
+    #[error(
+        "without root privileges, an environment has only the user root, so files cannot have other owners"
+    )]
+    OnlyRoot,
+    /// A file could not be downloaded.
+    #[error("cannot download {url}")]
+    Download {
+        /// Its address.
+        url: String,
+        /// The reason.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl CopyFailure {
@@ -252,46 +267,85 @@ impl Context {
         Ok(())
     }
 
-    /// Copies a selected file to `target` in a staging directory, or the content of a selected directory into it.
-    pub(crate) fn stage(
+    /// Adds a selected file to an archive as `target`, or the content of a selected directory below `target`.
+    pub(crate) fn pack(
         &self,
         selected: &Selected,
-        staging: &mut Staging,
+        archive: &mut ContextArchive<impl io::Write>,
         target: &Path,
-        chmod: Option<u32>,
     ) -> Result<(), CopyFailure> {
         for entry in self.walk(&selected.path)? {
             let to = join(target, &entry.path);
             let from = join(&selected.path, &entry.path);
-            let mode = chmod.unwrap_or(entry.mode);
-            let staged = match &entry.kind {
-                FileKind::Dir => staging.dir(&to, mode),
-                FileKind::Link(link) => staging.link(&to, link),
-                FileKind::File => copy_file(&from, staging, &to, mode),
+            if to.as_os_str().is_empty() {
+                continue;
+            }
+            let added = match &entry.kind {
+                FileKind::Dir => archive.add(EntryType::Directory, entry.mode, &to, io::empty(), (0, 0)),
+                FileKind::Link(link) => archive.link(&to, link),
+                FileKind::File => archive.file(&from, &to, entry.mode),
             };
-            staged.map_err(CopyFailure::io(&from))?;
+            added.map_err(CopyFailure::io(&from))?;
         }
         Ok(())
     }
 }
 
-/// Joins two paths without the trailing slash that joining an empty path adds.
-fn join(base: &Path, relative: &Path) -> PathBuf {
-    if relative.as_os_str().is_empty() { base.to_owned() } else { base.join(relative) }
+/// An archive of files of the context, which belong to root.
+pub(crate) struct ContextArchive<W: io::Write> {
+    archive: tar::Builder<W>,
+    /// Files with several names, by device and number.
+    linked: HashMap<(u64, u64), PathBuf>,
+}
+
+impl<W: io::Write> ContextArchive<W> {
+    pub(crate) fn new(to: W) -> ContextArchive<W> {
+        ContextArchive { archive: tar::Builder::new(to), linked: HashMap::new() }
+    }
+
+    /// Adds an entry with this content, time and size.
+    pub(crate) fn add(
+        &mut self,
+        kind: EntryType,
+        mode: u32,
+        to: &Path,
+        content: impl Read,
+        (time, size): (u64, u64),
+    ) -> io::Result<()> {
+        self.archive.append_data(&mut header(kind, mode, (0, 0), time, size), to, content)
+    }
+
+    fn link(&mut self, to: &Path, target: &Path) -> io::Result<()> {
+        self.archive.append_link(&mut header(EntryType::Symlink, 0o777, (0, 0), 0, 0), to, target)
+    }
+
+    fn file(&mut self, from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+        let file = open_regular(from)?;
+        let metadata = file.metadata()?;
+        if metadata.nlink() > 1 {
+            let id = (metadata.dev(), metadata.ino());
+            if let Some(first) = self.linked.get(&id) {
+                let mut header = header(EntryType::Link, mode, (0, 0), 0, 0);
+                return self.archive.append_link(&mut header, to, first);
+            }
+            self.linked.insert(id, to.to_owned());
+        }
+        let time = u64::try_from(metadata.mtime()).unwrap_or_default();
+        // A file that grows or shrinks meanwhile must not shift the entries that follow.
+        let content = file.chain(io::repeat(0)).take(metadata.len());
+        self.add(EntryType::Regular, mode, to, content, (time, metadata.len()))
+    }
+
+    /// Writes the end of the archive.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        self.archive.into_inner()?.flush()
+    }
 }
 
 /// Opens a file without following a final link and without blocking on a pipe.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
-}
-
-fn copy_file(from: &Path, staging: &Staging, to: &Path, mode: u32) -> io::Result<()> {
-    let mut source = open_regular(from)?;
-    let mut target = staging.file(to)?;
-    io::copy(&mut source, &mut target)?;
-    target.set_modified(source.metadata()?.modified()?)?;
-    target.set_permissions(Permissions::from_mode(mode))
 }
 
 /// Hashes a field with its length, so that neighbouring fields cannot be confused.
@@ -315,7 +369,8 @@ impl io::Write for HashWriter<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -337,29 +392,27 @@ mod tests {
         Ok(selected.iter().map(|s| s.name.to_string_lossy().into_owned()).collect())
     }
 
-    /// Stages the content of a directory, or a single file.
-    fn stage(context: &Context, selected: &Selected, to: &Path, chmod: Option<u32>) {
-        let mut staging = Staging::create(to).unwrap();
-        let target = if selected.is_dir { Path::new("") } else { Path::new(&selected.name) };
-        context.stage(selected, &mut staging, target, chmod).unwrap();
-        staging.finish(0o755).unwrap();
-    }
-
-    fn staged(context: &Context, source: &str) -> Vec<String> {
-        let out = tempfile::tempdir().unwrap();
+    /// The entries of an archive of the selected files, each with its path and what it is.
+    fn packed(context: &Context, source: &str) -> Vec<String> {
+        let mut bytes = Vec::new();
+        let mut archive = ContextArchive::new(&mut bytes);
         for selected in context.select(source).unwrap() {
-            stage(context, &selected, &out.path().join("t"), None);
+            let target = if selected.is_dir { Path::new("") } else { Path::new(&selected.name) };
+            context.pack(&selected, &mut archive, target).unwrap();
         }
+        archive.finish().unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
         let mut found = Vec::new();
-        let mut pending = vec![out.path().to_owned()];
-        while let Some(dir) = pending.pop() {
-            for entry in fs::read_dir(dir).unwrap() {
-                let path = entry.unwrap().path();
-                found.push(path.strip_prefix(out.path()).unwrap().display().to_string());
-                if path.symlink_metadata().unwrap().is_dir() {
-                    pending.push(path);
-                }
-            }
+        for entry in archive.entries().unwrap() {
+            let entry = entry.unwrap();
+            let path = entry.path().unwrap().display().to_string();
+            let header = entry.header();
+            found.push(match (header.entry_type(), entry.link_name().unwrap()) {
+                (EntryType::Symlink, Some(target)) => format!("{path} -> {}", target.display()),
+                (EntryType::Link, Some(target)) => format!("{path} = {}", target.display()),
+                (EntryType::Directory, _) => format!("{}/", path.trim_end_matches('/')),
+                _ => format!("{path} {:o}", header.mode().unwrap()),
+            });
         }
         found.sort();
         found
@@ -416,16 +469,15 @@ mod tests {
         for source in ["../secret", "sub/../../secret", "absolute", "climbing", "up", "up/secret", "abs*"] {
             assert!(matches!(context.select(source), Err(CopyFailure::OutsideContext(_))), "{source}");
         }
-        assert_eq!(staged(&context, "inside"), ["t", "t/inside"]);
+        assert_eq!(packed(&context, "inside"), ["inside 644"]);
     }
 
     #[test]
     fn links_in_a_tree_are_copied_as_links() {
         let (_dir, context) = context(&[("d/f", "")]);
         symlink("/etc/passwd", context.root.join("d/link")).unwrap();
-        let out = tempfile::tempdir().unwrap();
-        stage(&context, &context.select("d").unwrap()[0], &out.path().join("t"), None);
-        assert_eq!(fs::read_link(out.path().join("t/link")).unwrap(), Path::new("/etc/passwd"));
+        fs::hard_link(context.root.join("d/f"), context.root.join("d/g")).unwrap();
+        assert_eq!(packed(&context, "d"), ["f 644", "g = f", "link -> /etc/passwd"]);
     }
 
     #[test]
@@ -439,15 +491,15 @@ mod tests {
             ("build/keep/not", ""),
         ]);
         assert_eq!(
-            staged(&context, "."),
-            ["t", "t/.dockerignore", "t/b", "t/build", "t/build/keep", "t/build/keep/me"]
+            packed(&context, "."),
+            [".dockerignore 644", "b 644", "build/", "build/keep/", "build/keep/me 644"]
         );
         assert_eq!(names(&context, "a.log"), Err("`a.log` is excluded by .dockerignore".to_owned()));
         assert_eq!(
             names(&context, "*.log"),
             Err("`*.log` does not exist in the directory of the Dockerfile".to_owned())
         );
-        assert_eq!(staged(&context, "build"), ["t", "t/keep", "t/keep/me"]);
+        assert_eq!(packed(&context, "build"), ["keep/", "keep/me 644"]);
     }
 
     #[test]
@@ -467,21 +519,6 @@ mod tests {
     }
 
     #[test]
-    fn times_and_modes_are_kept_or_modes_set() {
-        let (_dir, context) = context(&[("d/f", "x"), ("d/sub/g", "")]);
-        fs::set_permissions(context.root.join("d/f"), Permissions::from_mode(0o750)).unwrap();
-        let out = tempfile::tempdir().unwrap();
-        let selected = &context.select("d").unwrap()[0];
-        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
-        stage(&context, selected, &out.path().join("kept"), None);
-        assert_eq!(mode(&out.path().join("kept/f")), 0o750);
-        let modified = |path: &Path| path.metadata().unwrap().modified().unwrap();
-        assert_eq!(modified(&out.path().join("kept/f")), modified(&context.root.join("d/f")));
-        stage(&context, selected, &out.path().join("set"), Some(0o700));
-        assert_eq!((mode(&out.path().join("set/sub")), mode(&out.path().join("set/f"))), (0o700, 0o700));
-    }
-
-    #[test]
     fn pipes_are_passed_over_and_refused_as_a_source() {
         let (_dir, context) = context(&[("d/f", "")]);
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -493,7 +530,7 @@ mod tests {
             0,
         )
         .unwrap();
-        assert_eq!(staged(&context, "d"), ["t", "t/f"]);
+        assert_eq!(packed(&context, "d"), ["f 644"]);
         assert_eq!(names(&context, "d/pipe"), Err("`d/pipe` is neither a file nor a directory".to_owned()));
     }
 }

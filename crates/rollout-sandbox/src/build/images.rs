@@ -2,9 +2,10 @@
 
 use std::future::Future;
 
-use super::pattern;
 use crate::engine::SandboxEngine;
 use crate::image::{Image, ImageError};
+use crate::oci::PullError;
+use crate::pattern;
 
 /// Finds the image of a reference. This is the interface between builds and sources of images.
 pub trait BaseImages: Sync {
@@ -15,11 +16,8 @@ pub trait BaseImages: Sync {
 /// Why an image could not be found for a reference.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseImageError {
-    /// No image is configured for the reference.
-    #[error(
-        "no image is configured for `{reference}`; to use this machine's own system as that image, write under \
-         environment.provider_config: images: {{\"{reference}\": host}}; `type: docker` runs any image on a Docker engine"
-    )]
+    /// No image is configured for the reference, and no registry is asked.
+    #[error("no image is configured for `{reference}`")]
     Unmapped {
         /// The reference.
         reference: String,
@@ -27,9 +25,14 @@ pub enum BaseImageError {
     /// The host could not be prepared as an image.
     #[error("this machine's own system cannot be used as an image")]
     Host(#[source] ImageError),
-    /// Another source of images failed.
-    #[error("the image cannot be fetched")]
-    Other(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A registry did not give the image.
+    #[error("the image cannot be pulled")]
+    Pull(#[from] PullError),
+}
+
+/// Whether a pattern stands for a reference; `*` stands for any text.
+pub fn reference_matches(pattern: &str, reference: &str) -> bool {
+    pattern == reference || pattern::text_matches(pattern, reference)
 }
 
 /// Uses the host as the image for all references that are mapped to it.
@@ -45,17 +48,23 @@ impl HostImages {
         HostImages { engine, patterns }
     }
 
+    /// The host, if a reference is mapped to it.
+    pub async fn find(&self, reference: &str) -> Result<Option<Image>, BaseImageError> {
+        match self.is_mapped(reference) {
+            true => self.engine.host_image().await.map(Some).map_err(BaseImageError::Host),
+            false => Ok(None),
+        }
+    }
+
     /// Whether a reference is mapped to the host.
     pub fn is_mapped(&self, reference: &str) -> bool {
-        self.patterns.iter().any(|pattern| pattern == reference || pattern::text_matches(pattern, reference))
+        self.patterns.iter().any(|pattern| reference_matches(pattern, reference))
     }
 }
 
 impl BaseImages for HostImages {
     async fn resolve(&self, reference: &str) -> Result<Image, BaseImageError> {
-        if !self.is_mapped(reference) {
-            return Err(BaseImageError::Unmapped { reference: reference.to_owned() });
-        }
-        self.engine.host_image().await.map_err(BaseImageError::Host)
+        let found = self.find(reference).await?;
+        found.ok_or_else(|| BaseImageError::Unmapped { reference: reference.to_owned() })
     }
 }

@@ -30,10 +30,11 @@ pub fn inspect(context: &Path, dockerfile: &Path) -> Result<Vec<NamedImage>, Ima
     };
     for index in stages::needed_stages(&dockerfile, &bases) {
         needs(&dockerfile.stages[index].at, &bases[index]);
-        for step in plan::plan(&dockerfile, index, &ImageConfig::default())?.steps {
+        for step in plan::plan(&dockerfile, index, &ImageConfig::default(), &[])?.steps {
+            step.action.origins().into_iter().for_each(|base| needs(&step.at, base));
             let Action::Copy(copy) = &step.action else { continue };
             match &copy.from {
-                Origin::Other(base) => needs(&step.at, base),
+                Origin::Other(_) => {}
                 // The variable may be defined by the image.
                 Origin::Context if step.at.text.contains('$') => {}
                 Origin::Context => {

@@ -1,26 +1,22 @@
 //! Runs one command in a sandbox to its end while reading its output.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use super::log::{Log, Tail};
-use crate::image::ImageConfig;
 use crate::process::{CommandExit, ExecError, ExitStatus, SandboxCommand, SandboxProcess, Stdio};
 use crate::sandbox::RunningSandbox;
 
-/// A command, and where its output is written in addition to the tail kept in memory.
+/// A command.
 pub(crate) struct Job {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
     pub(crate) user: Option<String>,
     pub(crate) stdin: Stdio,
-    /// Receives the standard output, which is then not read here.
-    pub(crate) stdout: Option<OwnedFd>,
 }
 
 /// How a job ended, and the last part of its output.
@@ -45,29 +41,14 @@ pub(crate) enum JobError {
 }
 
 impl Job {
-    /// A shell script that runs as root, with arguments `$1`, `$2` and so on.
-    pub(crate) fn script(script: &str, arguments: &[&str]) -> Job {
-        let mut argv: Vec<String> = ["/bin/sh", "-c", script, "sh"].map(str::to_owned).into();
-        argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let env = ImageConfig::default().env;
-        Job { argv, env, cwd: "/".to_owned(), user: None, stdin: Stdio::Null, stdout: None }
-    }
-
-    /// Runs the job and writes its output to the log, if there is one.
+    /// Runs the job and writes its output to the log.
     ///
     /// Processes that the command leaves running are killed, as at the end of a container: a layer stores only
     /// files.
-    pub(crate) async fn run(
-        self,
-        sandbox: &RunningSandbox,
-        log: Option<&mut Log>,
-    ) -> Result<Ended, JobError> {
+    pub(crate) async fn run(self, sandbox: &RunningSandbox, log: &mut Log) -> Result<Ended, JobError> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let output = Output { reader: pipe::Receiver::from_owned_fd(reader)?, log, tail: Tail::default() };
-        let stdout = match self.stdout {
-            Some(stdout) => stdout,
-            None => writer.try_clone()?,
-        };
+        let stdout = writer.try_clone()?;
         let command = SandboxCommand {
             argv: self.argv,
             env: self.env,
@@ -86,7 +67,7 @@ impl Job {
 
 struct Output<'a> {
     reader: pipe::Receiver,
-    log: Option<&'a mut Log>,
+    log: &'a mut Log,
     tail: Tail,
 }
 
@@ -114,9 +95,6 @@ impl Output<'_> {
 
     async fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.tail.push(bytes);
-        match &mut self.log {
-            Some(log) => log.write(bytes).await,
-            None => Ok(()),
-        }
+        self.log.write(bytes).await
     }
 }

@@ -5,9 +5,10 @@ use sha2::{Digest, Sha256};
 use super::context::{Context, hash_field};
 use super::error::ImageBuildError;
 use super::plan::{Action, Origin, Plan};
+use super::run_mount::MountKind;
 
 /// Changes whenever the same inputs would produce a different layer.
-const FORMAT: &str = "rollout layer 1";
+const FORMAT: &str = "rollout layer 2";
 
 /// The inputs of a stage other than files of the context.
 pub(crate) struct Inputs {
@@ -32,11 +33,7 @@ pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<Str
     // Variables of the base image can change the meaning of an instruction.
     hash_field(&mut hasher, format!("{:?}", plan.config).as_bytes());
     for step in &plan.steps {
-        let Action::Copy(copy) = &step.action else { continue };
-        if copy.from != Origin::Context {
-            continue;
-        }
-        for source in &copy.sources {
+        for source in context_sources(&step.action) {
             hash_field(&mut hasher, source.as_bytes());
             let hashed = context
                 .select(source)
@@ -45,4 +42,22 @@ pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<Str
         }
     }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The files of the context that an action uses.
+fn context_sources(action: &Action) -> Vec<&str> {
+    match action {
+        Action::Copy(copy) if copy.from == Origin::Context => {
+            copy.sources.iter().map(String::as_str).collect()
+        }
+        Action::Run(run) => run
+            .mounts
+            .iter()
+            .filter_map(|mount| match &mount.kind {
+                MountKind::Bind { from: Origin::Context, source, .. } => Some(source.as_str()),
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
 }

@@ -9,7 +9,8 @@ use super::parse::Location;
 /// The longest part of an instruction shown in messages.
 const MAX_SHOWN: usize = 120;
 
-/// Replaces here-documents of `RUN` with white space where the parser crate would read them as instructions.
+/// Replaces here-documents of `RUN` with white space where the parser crate would read them as instructions, and empty
+/// lists, which the crate rejects, with words.
 ///
 /// Every byte keeps its position, so spans into the masked text are spans into the original.
 pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, ImageBuildError> {
@@ -23,6 +24,10 @@ pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, ImageBuild
         let keyword = words.next().unwrap_or_default().to_ascii_uppercase();
         let start = at;
         at = after;
+        if matches!(keyword.as_str(), "CMD" | "ENTRYPOINT") && words.clone().collect::<String>() == "[]" {
+            mask_empty_list(masked.to_mut(), start..after);
+            continue;
+        }
         if !matches!(keyword.as_str(), "RUN" | "COPY" | "ADD") {
             continue;
         }
@@ -46,6 +51,11 @@ pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, ImageBuild
     Ok(masked)
 }
 
+fn mask_empty_list(text: &mut String, line: std::ops::Range<usize>) {
+    let masked = text[line.clone()].replace(['[', ']'], "x");
+    text.replace_range(line, &masked);
+}
+
 /// Finds the `escape` directive among the comments that a Dockerfile starts with.
 fn escape_directive(text: &str) -> char {
     let directives = text.lines().map_while(|line| line.trim().strip_prefix('#')?.split_once('='));
@@ -54,7 +64,7 @@ fn escape_directive(text: &str) -> char {
 }
 
 /// The length of the line that a text starts with, with the lines that continue it.
-fn logical_line(text: &str, escape: char) -> usize {
+pub(crate) fn logical_line(text: &str, escape: char) -> usize {
     let mut length = 0;
     let mut continued = false;
     for line in text.split_inclusive('\n') {

@@ -5,6 +5,7 @@
 //! key is built once (`store::slot`) by running (`execute`) the plan in a sandbox.
 
 mod context;
+mod download;
 mod error;
 mod execute;
 mod expand;
@@ -14,11 +15,12 @@ mod job;
 mod key;
 mod lines;
 mod log;
+mod mounted;
 mod parse;
-mod pattern;
 mod plan;
+mod run_mount;
+mod settings;
 mod stages;
-mod staging;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -28,7 +30,7 @@ use std::sync::Arc;
 
 pub use context::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
 pub use error::ImageBuildError;
-pub use images::{BaseImageError, BaseImages, HostImages};
+pub use images::{BaseImageError, BaseImages, HostImages, reference_matches};
 pub use inspect::{NamedImage, inspect};
 pub use log::LogSink;
 pub use parse::Location;
@@ -36,8 +38,9 @@ pub use parse::Location;
 use context::Context;
 use execute::Execution;
 use log::Log;
+use mounted::{Mounted, Preparation};
 use parse::Dockerfile;
-use plan::{Action, Origin, Plan, Step};
+use plan::{Action, Plan, Step};
 use stages::Base;
 
 use crate::blocking::blocking;
@@ -102,6 +105,7 @@ pub async fn build(
         limits: request.limits,
         log: Log::new(request.log),
         built: BTreeMap::new(),
+        args: BTreeMap::new(),
     };
     let mut last = None;
     for index in stages::needed_stages(&dockerfile, &bases) {
@@ -171,6 +175,8 @@ struct Builder<'a, I> {
     limits: SandboxLimits,
     log: Log,
     built: BTreeMap<usize, Image>,
+    /// The arguments at the ends of the stages.
+    args: BTreeMap<usize, Vec<(String, String)>>,
 }
 
 impl<I: BaseImages> Builder<'_, I> {
@@ -180,17 +186,20 @@ impl<I: BaseImages> Builder<'_, I> {
         index: usize,
         base: &Base,
     ) -> Result<Built, ImageBuildError> {
+        let inherited = match base {
+            Base::Stage(earlier) => self.args.get(earlier).cloned().unwrap_or_default(),
+            Base::Image(_) => Vec::new(),
+        };
         let base = self.image(&dockerfile.stages[index].at, base).await?;
-        let plan = plan::plan(dockerfile, index, base.config())?;
+        let plan = plan::plan(dockerfile, index, base.config(), &inherited)?;
+        self.args.insert(index, plan.args.clone());
         let mut others = Vec::new();
         for step in &plan.steps {
-            others.push(match &step.action {
-                Action::Copy(copy) => match &copy.from {
-                    Origin::Context => None,
-                    Origin::Other(other) => Some(self.image(&step.at, other).await?),
-                },
-                _ => None,
-            });
+            let mut images = Vec::new();
+            for origin in step.action.origins() {
+                images.push(self.image(&step.at, origin).await?);
+            }
+            others.push(images);
         }
         let inputs = key::Inputs {
             dockerfile: self.text.clone(),
@@ -220,8 +229,12 @@ impl<I: BaseImages> Builder<'_, I> {
 
     async fn image(&self, at: &Location, base: &Base) -> Result<Image, ImageBuildError> {
         match base {
-            // Stages are built in order, and a stage can only name earlier ones.
-            Base::Stage(index) => Ok(self.built[index].clone()),
+            // Stages are built in order, and a stage can only name earlier ones. A trigger of the base image may name
+            // one that no instruction needs.
+            Base::Stage(index) => self.built.get(index).cloned().ok_or_else(|| ImageBuildError::Syntax {
+                at: at.clone(),
+                message: "a trigger of the base image uses another stage".to_owned(),
+            }),
             Base::Image(reference) => self.images.resolve(reference).await.map_err(|source| {
                 ImageBuildError::BaseImage { at: at.clone(), reference: reference.clone(), source }
             }),
@@ -239,7 +252,7 @@ impl<I: BaseImages> Builder<'_, I> {
         slot: &Slot,
         base: &Image,
         plan: &Plan,
-        others: &[Option<Image>],
+        others: &[Vec<Image>],
     ) -> Result<(PathBuf, bool), ImageBuildError> {
         if !self.no_cache
             && let Some(layer) = slot.finished()
@@ -260,36 +273,57 @@ impl<I: BaseImages> Builder<'_, I> {
         let unfinished = blocking(move || lock.begin()).await.map_err(io_error("prepare", slot.dir()))?;
         let sandbox = self.sandbox(base, self.network).await?;
         let scratch = unfinished.scratch();
-        self.execute(&sandbox, &scratch, &plan.steps, others).await?;
+        let sandbox = self.execute(sandbox, &scratch, &plan.steps, others).await?;
         sandbox.commit(&unfinished.layer()).await?;
         let layer = blocking(move || unfinished.finish()).await.map_err(io_error("finish", slot.dir()))?;
         Ok((layer, false))
     }
 
+    /// Runs the steps. Returns the sandbox, which is another one after a command with mounts.
     async fn execute(
         &mut self,
-        sandbox: &RunningSandbox,
+        mut sandbox: RunningSandbox,
         scratch: &Path,
         steps: &[Step],
-        others: &[Option<Image>],
-    ) -> Result<(), ImageBuildError> {
-        for (number, (step, other)) in steps.iter().zip(others).enumerate() {
+        others: &[Vec<Image>],
+    ) -> Result<RunningSandbox, ImageBuildError> {
+        let keep_owners = self.engine.support().mode == Mode::Root;
+        for (number, (step, images)) in steps.iter().zip(others).enumerate() {
             let line = format!("Step {}/{} : {}\n", number + 1, steps.len(), step.at.text);
             self.log.write(line.as_bytes()).await.map_err(ImageBuildError::Log)?;
-            let other = match other {
-                Some(image) => Some(self.sandbox(image, Network::None).await?),
-                None => None,
-            };
+            let mut others = Vec::new();
+            for image in images {
+                others.push(self.sandbox(image, Network::None).await?);
+            }
+            let mut mounted = Mounted::default();
+            if let Action::Run(run) = &step.action
+                && !run.mounts.is_empty()
+            {
+                let (engine, context) = (self.engine, &self.context);
+                let preparation = Preparation { engine, context, scratch, sandbox: &sandbox, keep_owners };
+                let prepared = preparation.mounts(run, &others, number).await;
+                mounted = prepared
+                    .map_err(|source| ImageBuildError::FilesFailed { at: step.at.clone(), source })?;
+                sandbox = self.engine.restart(sandbox, &mounted.mounts).await?;
+            }
             let mut execution = Execution {
-                sandbox,
+                sandbox: &sandbox,
                 context: &self.context,
                 scratch,
+                network: self.network,
                 log: &mut self.log,
-                keep_owners: self.engine.support().mode == Mode::Root,
+                keep_owners,
             };
-            execution.step(step, other.as_ref()).await?;
+            execution.step(step, others.first()).await?;
+            if !mounted.mounts.is_empty() {
+                sandbox = self.engine.restart(sandbox, &[]).await?;
+                for path in &mounted.placeholders {
+                    let removed = sandbox.remove(path).await.map_err(transfer::target);
+                    removed.map_err(|source| ImageBuildError::FilesFailed { at: step.at.clone(), source })?;
+                }
+            }
         }
-        Ok(())
+        Ok(sandbox)
     }
 
     async fn sandbox(&self, image: &Image, network: Network) -> Result<RunningSandbox, ImageBuildError> {

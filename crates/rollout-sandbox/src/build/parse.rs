@@ -10,7 +10,8 @@ use parse_dockerfile as crate_parser;
 
 use super::error::ImageBuildError;
 use super::lines::{
-    collect_bodies, first_line, join_continuations, markers, mask_here_documents, shorten, strip_tabs, words,
+    collect_bodies, first_line, join_continuations, logical_line, markers, mask_here_documents, shorten,
+    strip_tabs, words,
 };
 
 /// The position of an instruction: its line number and text.
@@ -75,8 +76,38 @@ pub(crate) enum Kind {
         sources: Vec<Source>,
         target: String,
     },
-    /// Instructions that configure or describe a running container, which environments do not need.
+    Cmd(CommandLine),
+    Entrypoint(CommandLine),
+    /// The words, unexpanded.
+    Expose(String),
+    Healthcheck {
+        flags: Vec<Flag>,
+        /// None for `HEALTHCHECK NONE`.
+        command: Option<CommandLine>,
+    },
+    Stopsignal(String),
+    /// An instruction for images that are built from this one.
+    Onbuild(String),
+    /// `MAINTAINER`, which is not part of the configuration.
     NoEffect,
+}
+
+/// A command in one of its two forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CommandLine {
+    /// A JSON array.
+    Exec(Vec<String>),
+    /// A line for the shell.
+    Shell(String),
+}
+
+impl CommandLine {
+    fn parse(text: &str) -> CommandLine {
+        match serde_json::from_str(text) {
+            Ok(list) => CommandLine::Exec(list),
+            Err(_) => CommandLine::Shell(text.to_owned()),
+        }
+    }
 }
 
 /// `--name=value` or `--name`.
@@ -183,8 +214,33 @@ impl SourceText<'_> {
                 sources: add.src.iter().map(|source| self.source(source)).collect(),
                 target: add.dest.value.to_string(),
             },
+            Parsed::Cmd(cmd) => Kind::Cmd(CommandLine::parse(&self.rest(&cmd.cmd))),
+            Parsed::Entrypoint(entrypoint) => {
+                Kind::Entrypoint(CommandLine::parse(&self.rest(&entrypoint.entrypoint)))
+            }
+            Parsed::Expose(expose) => Kind::Expose(self.rest(&expose.expose)),
+            Parsed::Healthcheck(check) => self.healthcheck(check),
+            Parsed::Stopsignal(signal) => Kind::Stopsignal(signal.arguments.value.to_string()),
+            Parsed::Onbuild(onbuild) => Kind::Onbuild(self.rest(&onbuild.onbuild)),
             _ => Kind::NoEffect,
         }
+    }
+
+    /// What follows a keyword, as one line.
+    fn rest(&self, keyword: &crate_parser::Keyword) -> String {
+        let rest = &self.text[keyword.span.end..];
+        join_continuations(&rest[..logical_line(rest, self.escape)], self.escape)
+    }
+
+    fn healthcheck(&self, check: &crate_parser::HealthcheckInstruction<'_>) -> Kind {
+        let line = self.rest(&check.healthcheck);
+        let mut command = line.as_str();
+        while command.starts_with("--") {
+            command = command.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim_start());
+        }
+        let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let command = word.eq_ignore_ascii_case("CMD").then(|| CommandLine::parse(rest.trim()));
+        Kind::Healthcheck { flags: flags(&check.options), command }
     }
 
     fn source(&self, source: &crate_parser::Source<'_>) -> Source {
@@ -381,7 +437,7 @@ mod tests {
                 command: RunCommand::Exec(vec!["a".to_owned(), "b c".to_owned()])
             }
         );
-        assert_eq!(parsed.stages[0].instructions[1].kind, Kind::NoEffect);
+        assert_eq!(parsed.stages[0].instructions[1].kind, Kind::Cmd(CommandLine::Shell("x".to_owned())));
         assert_eq!(parsed.stages[1].image, "first");
     }
 

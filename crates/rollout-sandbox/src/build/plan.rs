@@ -5,7 +5,9 @@
 
 use super::error::ImageBuildError;
 use super::expand::{ExpandError, Expander, set, value_of};
-use super::parse::{Dockerfile, Flag, Kind, Location, RunCommand, Source};
+use super::parse::{CommandLine, Dockerfile, Flag, Instruction, Kind, Location, RunCommand, Source, parse};
+use super::run_mount::{RunMount, parse_mount};
+use super::settings::{healthcheck, ports};
 use super::stages::{Base, copy_origin, global_args, platform_args};
 use crate::image::ImageConfig;
 
@@ -15,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// The configuration at the end of the stage.
     pub(crate) config: ImageConfig,
+    /// The arguments at the end of the stage, which stages that continue it inherit.
+    pub(crate) args: Vec<(String, String)>,
 }
 
 /// One instruction and its effect.
@@ -45,8 +49,7 @@ pub(crate) struct Run {
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
     pub(crate) user: Option<String>,
-    /// The directories of cache and tmpfs mounts, which are ordinary directories here.
-    pub(crate) mounts: Vec<String>,
+    pub(crate) mounts: Vec<RunMount>,
 }
 
 /// How a command is started.
@@ -63,6 +66,10 @@ pub(crate) struct Copy {
     pub(crate) from: Origin,
     pub(crate) sources: Vec<String>,
     pub(crate) inline: Vec<Inline>,
+    /// Files to download.
+    pub(crate) urls: Vec<String>,
+    /// The hash that a download must have.
+    pub(crate) checksum: Option<String>,
     pub(crate) target: String,
     /// Whether the target is written as a directory.
     pub(crate) into_dir: bool,
@@ -86,25 +93,66 @@ pub(crate) struct Inline {
     pub(crate) text: String,
 }
 
-/// Plans a stage on a base image with the given configuration.
+impl Action {
+    /// The stages and images whose files an action uses, in order.
+    pub(crate) fn origins(&self) -> Vec<&Base> {
+        let origin = |origin| match origin {
+            &Origin::Context => None,
+            Origin::Other(base) => Some(base),
+        };
+        match self {
+            Action::Copy(copy) => origin(&copy.from).into_iter().collect(),
+            Action::Run(run) => run.mounts.iter().filter_map(|mount| origin(mount.origin()?)).collect(),
+            Action::Nothing | Action::MakeDirs { .. } => Vec::new(),
+        }
+    }
+}
+
+/// Plans a stage on a base image with the given configuration, and the arguments of the stage that it continues.
 pub(crate) fn plan(
     dockerfile: &Dockerfile,
     index: usize,
     base: &ImageConfig,
+    args: &[(String, String)],
 ) -> Result<Plan, ImageBuildError> {
+    let mut config = base.clone();
+    let triggers = std::mem::take(&mut config.on_build);
+    let stage = &dockerfile.stages[index];
     let mut planner = Planner {
         dockerfile,
         index,
         globals: global_args(dockerfile)?,
-        args: Vec::new(),
-        config: base.clone(),
+        args: args.to_vec(),
+        own_cmd: false,
+        config,
     };
     let mut steps = Vec::new();
-    for instruction in &dockerfile.stages[index].instructions {
-        let action = planner.action(&instruction.at, &instruction.kind)?;
-        steps.push(Step { at: instruction.at.clone(), action });
+    let mut add = |planner: &mut Planner<'_>, at: &Location, kind: &Kind| {
+        let action = planner.action(at, kind)?;
+        steps.push(Step { at: at.clone(), action });
+        Ok::<_, ImageBuildError>(())
+    };
+    for trigger in &triggers {
+        for instruction in triggered(&stage.at, trigger)? {
+            add(&mut planner, &instruction.at, &instruction.kind)?;
+        }
     }
-    Ok(Plan { steps, config: planner.config })
+    for Instruction { at, kind } in &stage.instructions {
+        add(&mut planner, at, kind)?;
+    }
+    Ok(Plan { steps, config: planner.config, args: planner.args })
+}
+
+/// The instruction of an `ONBUILD` of the base image.
+fn triggered(at: &Location, text: &str) -> Result<Vec<Instruction>, ImageBuildError> {
+    let at = Location { line: at.line, text: format!("ONBUILD {text}") };
+    let failed = |error| match error {
+        ImageBuildError::Syntax { message, .. } => ImageBuildError::Syntax { at: at.clone(), message },
+        other => other,
+    };
+    let stages = parse(&format!("FROM scratch\n{text}\n")).map_err(failed)?.stages;
+    let instructions = stages.into_iter().flat_map(|stage| stage.instructions);
+    Ok(instructions.map(|Instruction { kind, .. }| Instruction { at: at.clone(), kind }).collect())
 }
 
 /// The state that the instructions of a stage build up.
@@ -113,6 +161,8 @@ struct Planner<'a> {
     index: usize,
     globals: Vec<(String, String)>,
     args: Vec<(String, String)>,
+    /// Whether this stage has a `CMD`.
+    own_cmd: bool,
     config: ImageConfig,
 }
 
@@ -120,6 +170,26 @@ impl Planner<'_> {
     fn action(&mut self, at: &Location, kind: &Kind) -> Result<Action, ImageBuildError> {
         match kind {
             Kind::NoEffect => {}
+            Kind::Cmd(line) => {
+                self.config.cmd = self.command_line(line);
+                self.own_cmd = true;
+            }
+            Kind::Entrypoint(line) => {
+                self.config.entrypoint = self.command_line(line);
+                // The base's arguments are for the base's program.
+                if !self.own_cmd {
+                    self.config.cmd.clear();
+                }
+            }
+            Kind::Expose(words) => {
+                let words = self.words(at, words)?;
+                self.config.exposed_ports.extend(ports(at, &words)?);
+            }
+            Kind::Healthcheck { flags, command } => {
+                self.config.healthcheck = Some(healthcheck(at, flags, command.as_ref())?);
+            }
+            Kind::Stopsignal(signal) => self.config.stop_signal = Some(self.word(at, signal)?),
+            Kind::Onbuild(text) => self.config.on_build.push(text.clone()),
             Kind::Arg(arguments) => {
                 for word in self.split(arguments) {
                     let (name, default) = match word.split_once('=') {
@@ -136,6 +206,8 @@ impl Planner<'_> {
             }
             Kind::Env(arguments) => {
                 for (name, value) in self.pairs(at, arguments)? {
+                    // Of an argument and a variable with one name, the later one holds.
+                    self.args.retain(|(known, _)| *known != name);
                     set(&mut self.config.env, name, value);
                 }
             }
@@ -161,8 +233,10 @@ impl Planner<'_> {
             Kind::Volume(paths) => {
                 let paths = paths
                     .iter()
-                    .map(|path| Ok(self.absolute(&self.word(at, path)?)))
-                    .collect::<Result<_, ImageBuildError>>()?;
+                    .map(|path| self.word(at, path))
+                    .collect::<Result<Vec<_>, ImageBuildError>>()?;
+                self.config.volumes.extend(paths.iter().cloned());
+                let paths = paths.iter().map(|path| self.absolute(path)).collect();
                 return Ok(Action::MakeDirs { paths, owner: None });
             }
             Kind::Run { flags, command } => return self.run(at, flags, command).map(Action::Run),
@@ -178,7 +252,11 @@ impl Planner<'_> {
         for flag in flags {
             let value = self.word(at, flag.value.as_deref().unwrap_or_default())?;
             match (flag.name.as_str(), value.as_str()) {
-                ("mount", value) => mounts.push(self.mount(at, value)?),
+                ("mount", value) => {
+                    let stages = &self.dockerfile.stages[..self.index];
+                    let mount = parse_mount(at, value, stages, |path| self.absolute(path))?;
+                    mounts.extend(mount);
+                }
                 ("network", "default") | ("security", "sandbox") => {}
                 ("network", _) => {
                     return Err(ImageBuildError::Unsupported {
@@ -203,37 +281,21 @@ impl Planner<'_> {
         };
         let mut env = self.config.env.clone();
         for (name, value) in &self.args {
-            if value_of(&env, name).is_none() {
-                env.push((name.clone(), value.clone()));
-            }
+            set(&mut env, name.clone(), value.clone());
         }
         Ok(Run { command, env, cwd: self.config.workdir.clone(), user: self.config.user.clone(), mounts })
     }
 
-    /// Parses `--mount` and returns the directory that must exist for it.
-    fn mount(&self, at: &Location, value: &str) -> Result<String, ImageBuildError> {
-        let field = |names: &[&str]| {
-            value
-                .split(',')
-                .filter_map(|field| field.split_once('='))
-                .find(|(name, _)| names.contains(name))
-                .map(|(_, value)| value)
-        };
-        let kind = field(&["type"]).unwrap_or("bind");
-        if !matches!(kind, "cache" | "tmpfs") {
-            return Err(ImageBuildError::Unsupported {
-                at: at.clone(),
-                what: format!("RUN --mount=type={kind}"),
-                instead: "bring the files in with COPY".to_owned(),
-            });
+    fn command_line(&self, line: &CommandLine) -> Vec<String> {
+        match line {
+            CommandLine::Exec(list) => list.clone(),
+            CommandLine::Shell(text) => [self.config.shell.as_slice(), std::slice::from_ref(text)].concat(),
         }
-        match field(&["target", "dst", "destination"]) {
-            Some(target) => Ok(self.absolute(target)),
-            None => {
-                let message = "the mount has no target=".to_owned();
-                Err(ImageBuildError::Syntax { at: at.clone(), message })
-            }
-        }
+    }
+
+    /// Expands every word of a line.
+    fn words(&self, at: &Location, text: &str) -> Result<Vec<String>, ImageBuildError> {
+        self.split(text).iter().map(|word| self.word(at, word)).collect()
     }
 
     fn copy(
@@ -245,32 +307,36 @@ impl Planner<'_> {
         target: &str,
     ) -> Result<Copy, ImageBuildError> {
         let keyword = if add { "ADD" } else { "COPY" };
-        let (mut chmod, mut chown) = (None, None);
+        let (mut chmod, mut chown, mut checksum) = (None, None, None);
         for flag in flags {
             let value = self.word(at, flag.value.as_deref().unwrap_or_default())?;
             match flag.name.as_str() {
                 "from" if !add => {}
                 "chown" => chown = Some(value),
                 "chmod" => chmod = Some(octal_mode(at, &value)?),
+                "checksum" if add => checksum = Some(value),
                 // `--link` only affects Docker's cache, not the result.
                 "link" => {}
                 _ => return Err(unknown_flag(at, keyword, flag)),
             }
         }
         let from = copy_origin(self.dockerfile, self.index, flags).map_or(Origin::Context, Origin::Other);
-        let (mut paths, mut inline) = (Vec::new(), Vec::new());
+        let (mut paths, mut inline, mut urls) = (Vec::new(), Vec::new(), Vec::new());
         for source in sources {
             match source {
                 Source::Path(path) => {
                     let path = self.word(at, path)?;
-                    if add && is_remote(&path) {
-                        return Err(ImageBuildError::Unsupported {
-                            at: at.clone(),
-                            what: format!("ADD of {path}"),
-                            instead: "fetch it with RUN, or put it next to the Dockerfile".to_owned(),
-                        });
+                    match add && is_remote(&path) {
+                        true if is_download(&path) => urls.push(path),
+                        true => {
+                            return Err(ImageBuildError::Unsupported {
+                                at: at.clone(),
+                                what: format!("ADD of {path}"),
+                                instead: "fetch it with RUN, or put it next to the Dockerfile".to_owned(),
+                            });
+                        }
+                        false => paths.push(path),
                     }
-                    paths.push(path);
                 }
                 Source::Inline { name, text, expand } => inline.push(Inline {
                     name: file_name(at, name)?,
@@ -286,7 +352,7 @@ impl Planner<'_> {
         let into_dir = target.is_empty()
             || target.ends_with('/')
             || target.split('/').next_back().is_some_and(|last| last == "." || last == "..");
-        if !into_dir && paths.len() + inline.len() > 1 {
+        if !into_dir && paths.len() + inline.len() + urls.len() > 1 {
             let message = "with more than one source, the target must end with a slash".to_owned();
             return Err(ImageBuildError::Syntax { at: at.clone(), message });
         }
@@ -294,6 +360,8 @@ impl Planner<'_> {
             from,
             sources: paths,
             inline,
+            urls,
+            checksum,
             target: self.absolute(&target),
             into_dir,
             chmod,
@@ -311,7 +379,7 @@ impl Planner<'_> {
     }
 
     fn lookup(&self, name: &str) -> Option<String> {
-        value_of(&self.config.env, name).or_else(|| value_of(&self.args, name))
+        value_of(&self.args, name).or_else(|| value_of(&self.config.env, name))
     }
 
     fn word(&self, at: &Location, text: &str) -> Result<String, ImageBuildError> {
@@ -345,6 +413,12 @@ impl Planner<'_> {
 
 fn is_remote(source: &str) -> bool {
     ["http://", "https://", "git://", "ssh://", "git@"].iter().any(|scheme| source.starts_with(scheme))
+}
+
+/// Whether a remote source is one file, not a repository.
+fn is_download(source: &str) -> bool {
+    let path = source.split(['#', '?']).next().unwrap_or_default();
+    source.starts_with("http") && !path.ends_with(".git")
 }
 
 /// Checks that the delimiter of a here-document is a plain file name, not a path.
@@ -394,161 +468,4 @@ pub(crate) fn normalise(path: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::build::parse::parse;
-    use crate::build::stages::{bases, docker_arch};
-
-    fn base() -> ImageConfig {
-        ImageConfig {
-            env: vec![("PATH".to_owned(), "/bin".to_owned())],
-            workdir: "/".to_owned(),
-            user: None,
-            shell: vec!["/bin/sh".to_owned(), "-c".to_owned()],
-            labels: Default::default(),
-        }
-    }
-
-    fn last_stage(text: &str) -> Result<Plan, ImageBuildError> {
-        let dockerfile = parse(text)?;
-        bases(&dockerfile)?;
-        plan(&dockerfile, dockerfile.stages.len() - 1, &base())
-    }
-
-    /// The actions of the last stage, one per line, in readable form.
-    fn actions(text: &str) -> String {
-        let plan = match last_stage(text) {
-            Ok(plan) => plan,
-            Err(error) => return error.to_string(),
-        };
-        let line = |step: &Step| match &step.action {
-            Action::Nothing => "nothing".to_owned(),
-            Action::MakeDirs { paths, owner } => format!("mkdir {paths:?} owner {owner:?}"),
-            Action::Run(run) => {
-                let env: Vec<_> = run.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                format!("run {:?} in {} as {:?} with {env:?}{:?}", run.command, run.cwd, run.user, run.mounts)
-            }
-            Action::Copy(copy) => {
-                let Copy { from, sources, inline, target, into_dir, chmod, chown, extract } = copy;
-                format!(
-                    "copy {from:?} {sources:?} {inline:?} to {target} dir {into_dir} {chmod:?} {chown:?} {extract}"
-                )
-            }
-        };
-        plan.steps.iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-
-    #[test]
-    fn the_configuration_follows_the_instructions() {
-        let plan = last_stage(
-            "FROM x\nENV A=1 B=\"two words\"\nENV A=2 C=$A-$B\nENV D old form $A\nWORKDIR /srv\nWORKDIR app/../lib\n\
-             USER $D\nUSER nobody\nSHELL [\"/bin/bash\", \"-ec\"]\nLABEL v=\"$A\" w=x\nCMD [\"x\"]\nEXPOSE 80\n",
-        )
-        .unwrap();
-        let env: Vec<_> = plan.config.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!(env, ["PATH=/bin", "A=2", "B=two words", "C=1-two words", "D=old form 2"]);
-        assert_eq!(plan.config.workdir, "/srv/lib");
-        assert_eq!(plan.config.user.as_deref(), Some("nobody"));
-        assert_eq!(plan.config.shell, ["/bin/bash", "-ec"]);
-        assert_eq!(plan.config.labels.get("v").map(String::as_str), Some("2"));
-    }
-
-    #[test]
-    fn a_run_sees_the_arguments_in_scope_but_the_image_does_not() {
-        let text = "ARG G=global\nARG UNUSED=1\nFROM x\nRUN a\nARG G\nARG A=1 B=$A PATH=lost\nENV A=env\nARG NONE\nRUN b $A\n";
-        insta::assert_snapshot!(actions(text), @r#"
-        run Argv(["/bin/sh", "-c", "a"]) in / as None with ["PATH=/bin"][]
-        nothing
-        nothing
-        nothing
-        nothing
-        run Argv(["/bin/sh", "-c", "b $A"]) in / as None with ["PATH=/bin", "A=env", "G=global", "B=1"][]
-        "#);
-        assert_eq!(last_stage(text).unwrap().config.env.len(), 2);
-    }
-
-    #[test]
-    fn the_forms_of_run() {
-        insta::assert_snapshot!(actions(
-            "FROM x\nWORKDIR /w\nUSER u:g\nSHELL [\"bash\", \"-c\"]\nRUN [\"echo\", \"$A\"]\nRUN <<E\none\nE\n\
-             RUN <<E\n#!/usr/bin/python3\nE\nRUN --mount=type=cache,target=cache --mount=type=tmpfs,dst=/t x\n"
-        ), @r##"
-        mkdir ["/w"] owner None
-        nothing
-        nothing
-        run Argv(["echo", "$A"]) in /w as Some("u:g") with ["PATH=/bin"][]
-        run Argv(["bash", "-c", "one\n"]) in /w as Some("u:g") with ["PATH=/bin"][]
-        run Script("#!/usr/bin/python3\n") in /w as Some("u:g") with ["PATH=/bin"][]
-        run Argv(["bash", "-c", "x"]) in /w as Some("u:g") with ["PATH=/bin"]["/w/cache", "/t"]
-        "##);
-    }
-
-    #[test]
-    fn the_forms_of_copy() {
-        insta::assert_snapshot!(actions(
-            "FROM a AS one\nFROM x\nARG D=dir\nWORKDIR /w\nCOPY a.txt .\nCOPY a b $D/\nCOPY [\"a b\", \"/c d\"]\nADD x.tar.gz /x\n\
-             COPY --from=one --chmod=0755 --chown=$D:g /bin/x /bin/\nCOPY --from=0 a b\nCOPY --from=img:1 --link a b\n\
-             COPY <<E <<'F' /etc/\nv $D\nE\nv $D\nF\n"
-        ), @r#"
-        nothing
-        mkdir ["/w"] owner None
-        copy Context ["a.txt"] [] to /w dir true None None false
-        copy Context ["a", "b"] [] to /w/dir dir true None None false
-        copy Context ["a b"] [] to /c d dir false None None false
-        copy Context ["x.tar.gz"] [] to /x dir false None None true
-        copy Other(Stage(0)) ["/bin/x"] [] to /bin dir true Some(493) Some("dir:g") false
-        copy Other(Stage(0)) ["a"] [] to /w/b dir false None None false
-        copy Other(Image("img:1")) ["a"] [] to /w/b dir false None None false
-        copy Context [] [Inline { name: "E", text: "v dir\n" }, Inline { name: "F", text: "v $D\n" }] to /etc dir true None None false
-        "#);
-    }
-
-    #[test]
-    fn unsupported_instructions_are_reported_with_their_line_and_advice() {
-        let all = [
-            "FROM x\nADD https://example.com/a /a\n",
-            "FROM x\nRUN --mount=type=secret,id=s cat /run/secrets/s\n",
-            "FROM x\nRUN --mount=target=/a ls\n",
-            "FROM x\nRUN --mount=type=cache ls\n",
-            "FROM x\nRUN --network=none ls\n",
-            "FROM x\nRUN --security=insecure ls\n",
-            "FROM x\nCOPY --parents a b\n",
-            "FROM x\nCOPY --chmod=u+x a b\n",
-            "FROM x\nCOPY a b c\n",
-            "FROM x\nCOPY --from=y <<E /e\nE\n",
-            "FROM x\nCOPY <<\"/tmp/victim\" /t/\n/tmp/victim\n",
-            "FROM x\nCOPY <<../../victim /t/\n../../victim\n",
-            "FROM x\nCOPY <<\"..\" /t/\n..\n",
-            "FROM x\nADD <<a/b /t\na/b\n",
-            "FROM x\nENV A\n",
-            "FROM x\nENV A=\"b\n",
-            "FROM --platform=windows/mips x\n",
-            "FROM ${NOTHING}\n",
-            "FROM x\nUSER $NOTHING\n",
-        ]
-        .map(actions)
-        .join("\n")
-        .replace(docker_arch(), "ARCH");
-        insta::assert_snapshot!(all, @r#"
-        Dockerfile line 2 `ADD https://example.com/a /a`: ADD of https://example.com/a is not supported; fetch it with RUN, or put it next to the Dockerfile
-        Dockerfile line 2 `RUN --mount=type=secret,id=s cat /run/secrets/s`: RUN --mount=type=secret is not supported; bring the files in with COPY
-        Dockerfile line 2 `RUN --mount=target=/a ls`: RUN --mount=type=bind is not supported; bring the files in with COPY
-        Dockerfile line 2 `RUN --mount=type=cache ls`: the mount has no target=
-        Dockerfile line 2 `RUN --network=none ls`: RUN --network=none is not supported; remove the flag; a build has the network of its environment
-        Dockerfile line 2 `RUN --security=insecure ls`: RUN --security is not supported; remove the flag
-        Dockerfile line 2 `COPY --parents a b`: COPY --parents is not supported; remove the flag
-        Dockerfile line 2 `COPY --chmod=u+x a b`: --chmod=u+x is not supported; write the mode as an octal number such as 755
-        Dockerfile line 2 `COPY a b c`: with more than one source, the target must end with a slash
-        Dockerfile line 2 `COPY --from=y <<E /e`: a here-document cannot be combined with --from
-        Dockerfile line 2 `COPY <<"/tmp/victim" /t/`: `/tmp/victim` cannot be the file name of a here-document; use a plain word
-        Dockerfile line 2 `COPY <<../../victim /t/`: `../../victim` cannot be the file name of a here-document; use a plain word
-        Dockerfile line 2 `COPY <<".." /t/`: `..` cannot be the file name of a here-document; use a plain word
-        Dockerfile line 2 `ADD <<a/b /t`: `a/b` cannot be the file name of a here-document; use a plain word
-        Dockerfile line 2 `ENV A`: `A` is not of the form key=value
-        Dockerfile line 2 `ENV A="b`: a " quote is not closed
-        Dockerfile line 1 `FROM --platform=windows/mips x`: the platform windows/mips is not supported; this machine runs linux/ARCH
-        Dockerfile line 1 `FROM ${NOTHING}`: `${NOTHING}` is empty after its variables are replaced
-        Dockerfile line 2 `USER $NOTHING`: the user is empty
-        "#);
-    }
-}
+mod tests;

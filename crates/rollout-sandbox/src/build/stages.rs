@@ -60,11 +60,17 @@ pub(crate) fn needed_stages(dockerfile: &Dockerfile, bases: &[Base]) -> Vec<usiz
         if let Base::Stage(earlier) = bases[index] {
             needed[earlier] = true;
         }
+        let earlier = &dockerfile.stages[..index];
         for instruction in &dockerfile.stages[index].instructions {
-            if let Kind::Copy { flags, .. } = &instruction.kind
-                && let Some(Base::Stage(earlier)) = copy_origin(dockerfile, index, flags)
-            {
-                needed[earlier] = true;
+            let origins: Vec<Base> = match &instruction.kind {
+                Kind::Copy { flags, .. } => copy_origin(dockerfile, index, flags).into_iter().collect(),
+                Kind::Run { flags, .. } => mount_origins(earlier, flags),
+                _ => Vec::new(),
+            };
+            for origin in origins {
+                if let Base::Stage(stage) = origin {
+                    needed[stage] = true;
+                }
             }
         }
     }
@@ -110,13 +116,22 @@ pub(crate) fn docker_arch() -> &'static str {
 /// Finds the stage or image that `--from` of a `COPY` in the given stage names.
 pub(crate) fn copy_origin(dockerfile: &Dockerfile, index: usize, flags: &[Flag]) -> Option<Base> {
     let reference = flags.iter().find(|flag| flag.name == "from")?.value.clone()?;
-    let earlier = &dockerfile.stages[..index];
-    let by_index = reference.parse::<usize>().ok().filter(|number| *number < index);
-    Some(
-        earlier_stage(earlier, &reference)
-            .or(by_index)
-            .map_or_else(|| Base::Image(reference.clone()), Base::Stage),
-    )
+    Some(stage_or_image(&dockerfile.stages[..index], &reference))
+}
+
+/// The stages and images that the mounts of a `RUN` name.
+fn mount_origins(earlier: &[Stage], flags: &[Flag]) -> Vec<Base> {
+    let mounts = flags.iter().filter(|flag| flag.name == "mount");
+    let fields = mounts.flat_map(|flag| flag.value.as_deref().unwrap_or_default().split(','));
+    fields.filter_map(|field| Some(stage_or_image(earlier, field.strip_prefix("from=")?))).collect()
+}
+
+/// Finds a stage by its name or number; any other reference is an image.
+pub(crate) fn stage_or_image(earlier: &[Stage], reference: &str) -> Base {
+    let by_index = reference.parse::<usize>().ok().filter(|number| *number < earlier.len());
+    earlier_stage(earlier, reference)
+        .or(by_index)
+        .map_or_else(|| Base::Image(reference.to_owned()), Base::Stage)
 }
 
 fn earlier_stage(stages: &[Stage], name: &str) -> Option<usize> {

@@ -1,56 +1,31 @@
-//! Copies files from one sandbox to another, and moves them to their place and owner inside.
+//! Moves files into the sandbox of a build, as archives through a pipe.
 //!
-//! The work is done by programs of the environment (`tar`, `cp`, `chown`): they know its users, and any damage
-//! by a hostile archive stays inside.
+//! No program of the image is used: an image may have none.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rollout_guest::FileLookup;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::context::CopyFailure;
-use super::job::Job;
-use super::pattern;
-use super::plan::Copy;
-use crate::process::Stdio;
+use super::context::{Context, ContextArchive, CopyFailure, Selected};
+use super::plan::{Copy, normalise};
+use crate::blocking::blocking;
+use crate::files::CopyError;
+use crate::oci::unpack::{Owners, unpack};
 use crate::sandbox::RunningSandbox;
+use crate::wire::{EntryOwners, FoundFile, UnpackRequest};
 
-/// The directory for files in the sandbox before they get their owner and place.
-pub(crate) const LANDING: &str = "/.rollout-copy";
-
-/// The file that lists the names matched by a pattern.
-const LIST: &str = "/.rollout-list";
-const MAX_LIST: u64 = 1 << 20;
-
-/// Where the files in the landing directory are moved.
-pub(crate) enum Placement<'a> {
-    /// All of them into a directory.
-    Into(&'a str),
-    /// The file of this name to this path.
-    File { name: &'a str, path: &'a str },
-}
-
-/// Sets the owner of the files in the landing directory and moves them to their place.
-pub(crate) async fn place(
-    sandbox: &RunningSandbox,
-    placement: Placement<'_>,
-    owner: Option<&str>,
-) -> Result<(), CopyFailure> {
-    const INTO: &str = r#"set -e
-        [ -z "$3" ] || chown -hR -- "$3" "$1"
-        [ -d "$2" ] || { mkdir -p -- "$2"; [ -z "$3" ] || chown -- "$3" "$2"; }
-        find "$1" -mindepth 1 -maxdepth 1 -exec cp -a -t "$2" -- {} +"#;
-    const FILE: &str = r#"set -e
-        [ -z "$3" ] || chown -hR -- "$3" "$1"
-        mkdir -p -- "$(dirname -- "$2")"
-        cp -a -T -- "$1/$4" "$2""#;
-    let owner = owner.unwrap_or_default();
-    let job = match placement {
-        Placement::Into(dir) => Job::script(INTO, &[LANDING, dir, owner]),
-        Placement::File { name, path } => Job::script(FILE, &[LANDING, path, owner, name]),
-    };
-    must_succeed(sandbox, job).await?;
-    sandbox.remove(LANDING).await.map_err(|error| CopyFailure::Target(error.into()))
+/// How the files of a copy are written.
+pub(crate) fn request(copy: &Copy, into_dir: bool, owners: EntryOwners) -> UnpackRequest {
+    UnpackRequest {
+        target: copy.target.clone(),
+        into_dir,
+        owner: copy.chown.clone(),
+        owners: if copy.chown.is_some() { EntryOwners::Given } else { owners },
+        chmod: copy.chmod,
+    }
 }
 
 /// Runs a `COPY --from`.
@@ -60,96 +35,157 @@ pub(crate) async fn between(
     copy: &Copy,
     keep_owners: bool,
 ) -> Result<(), CopyFailure> {
-    let mut sources = Vec::new();
-    for source in &copy.sources {
-        let source = super::plan::normalise(&format!("/{source}"));
-        if pattern::is_pattern(&source) {
-            sources.extend(expand(from, &source).await?);
-        } else {
-            sources.push(source);
-        }
-    }
-    if sources.len() > 1 && !copy.into_dir {
+    let found = find(from, &copy.sources).await?;
+    if found.len() > 1 && !copy.into_dir {
         return Err(CopyFailure::SeveralIntoFile);
     }
-    let owner = copy.chown.as_deref();
-    for source in &sources {
-        to.make_dir(LANDING, 0o700, true).await.map_err(|error| CopyFailure::Target(error.into()))?;
-        let is_dir = is_dir(from, source).await?;
-        if !is_dir && !succeeds(from, Job::script(r#"[ -e "$1" ]"#, &[source])).await? {
-            return Err(CopyFailure::NotFound(source.clone()));
-        }
-        stream(from, to, source, is_dir, copy.chmod, keep_owners).await?;
-        let name = source.rsplit('/').next().unwrap_or_default();
-        let placement = if is_dir || copy.into_dir || self::is_dir(to, &copy.target).await? {
-            Placement::Into(&copy.target)
-        } else {
-            Placement::File { name, path: &copy.target }
-        };
-        place(to, placement, owner).await?;
+    let owners = if keep_owners { EntryOwners::Archive } else { EntryOwners::Root };
+    for file in found {
+        let request = request(copy, copy.into_dir || file.is_dir, owners);
+        let (reader, writer) = new_pipe()?;
+        let (packed, unpacked) = tokio::join!(from.pack(&file.path, writer), to.unpack(request, reader));
+        first_error(packed.map_err(target), unpacked.map_err(|error| owner_error(error, keep_owners)))?;
     }
     Ok(())
 }
 
-/// Copies a file, or a directory's content, into the landing directory of another sandbox.
-async fn stream(
+/// Copies what a path of a sandbox names into a new directory of the host.
+pub(crate) async fn to_host(
     from: &RunningSandbox,
-    to: &RunningSandbox,
     source: &str,
-    is_dir: bool,
-    chmod: Option<u32>,
+    dir: &Path,
+    keep_owners: bool,
+) -> Result<FoundFile, CopyFailure> {
+    let found = find(from, &[source.to_owned()]).await?.remove(0);
+    let (reader, writer) = new_pipe()?;
+    let (packed, unpacked) =
+        tokio::join!(from.pack(&found.path, writer), unpack_on_host(reader, dir, keep_owners));
+    first_error(packed.map_err(target), unpacked)?;
+    Ok(found)
+}
+
+/// Finds files in another sandbox.
+async fn find(from: &RunningSandbox, sources: &[String]) -> Result<Vec<FoundFile>, CopyFailure> {
+    let mut all = Vec::new();
+    for source in sources {
+        let found = from.find(&normalise(&format!("/{source}"))).await.map_err(target)?;
+        if found.is_empty() {
+            return Err(CopyFailure::NotFound(source.clone()));
+        }
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// Files to copy, and their path in the archive.
+pub(crate) enum Piece {
+    /// A file or directory of the context.
+    Selected(Selected, std::path::PathBuf),
+    /// A text.
+    Text { name: String, text: String },
+    /// A downloaded file.
+    Downloaded { name: String, file: File, time: u64 },
+}
+
+/// The mode of downloaded files, as in Docker.
+const DOWNLOADED: u32 = 0o600;
+
+fn write_pieces(context: &Context, pieces: Vec<Piece>, to: OwnedFd) -> Result<(), CopyFailure> {
+    let mut archive = ContextArchive::new(io::BufWriter::new(File::from(to)));
+    let into = |error: io::Error| CopyFailure::Target(Box::new(error));
+    for piece in pieces {
+        match piece {
+            Piece::Selected(selected, path) => context.pack(&selected, &mut archive, &path)?,
+            Piece::Text { name, text } => {
+                let size = text.len() as u64;
+                let kind = tar::EntryType::Regular;
+                archive.add(kind, 0o644, Path::new(&name), text.as_bytes(), (0, size)).map_err(into)?;
+            }
+            Piece::Downloaded { name, file, time } => {
+                let size = file.metadata().map_err(into)?.len();
+                let kind = tar::EntryType::Regular;
+                archive.add(kind, DOWNLOADED, Path::new(&name), file, (time, size)).map_err(into)?;
+            }
+        }
+    }
+    archive.finish().map_err(into)
+}
+
+/// Copies files into a sandbox.
+pub(crate) async fn pieces(
+    context: &std::sync::Arc<Context>,
+    pieces: Vec<Piece>,
+    to: &RunningSandbox,
+    request: UnpackRequest,
     keep_owners: bool,
 ) -> Result<(), CopyFailure> {
-    let mode = chmod.map(|mode| format!("--mode={mode:o}")).unwrap_or_default();
-    let (dir, name) = if is_dir {
-        (source, ".")
-    } else {
-        let (dir, name) = source.rsplit_once('/').unwrap_or(("", source));
-        (if dir.is_empty() { "/" } else { dir }, name)
-    };
-    // A source that is a link is followed; links inside a directory stay links.
-    let follow = if is_dir { "" } else { "-h" };
-    let mut pack = Job::script(r#"exec tar -cf - $1 $2 -C "$3" -- "$4""#, &[follow, &mode, dir, name]);
-    let owners = if keep_owners { "--same-owner" } else { "--no-same-owner" };
-    let mut unpack = Job::script(r#"exec tar -xpf - "$1" --numeric-owner -C "$2""#, &[owners, LANDING]);
-    let (reader, writer) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|error| CopyFailure::Target(io::Error::from(error).into()))?;
-    pack.stdout = Some(writer);
-    unpack.stdin = Stdio::Fd(reader);
-    let (packed, unpacked) = tokio::join!(must_succeed(from, pack), must_succeed(to, unpack));
-    packed.and(unpacked)
+    let (reader, writer) = new_pipe()?;
+    let context = context.clone();
+    let packing = blocking(move || write_pieces(&context, pieces, writer));
+    let (packed, unpacked) = tokio::join!(packing, to.unpack(request, reader));
+    first_error(packed, unpacked.map_err(|error| owner_error(error, keep_owners)))
 }
 
-/// Finds the files that a pattern names in a sandbox.
-async fn expand(sandbox: &RunningSandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
-    // Without field splitting, so that a name with spaces stays one word.
-    let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\0' "$file"; done > "$2""#;
-    must_succeed(sandbox, Job::script(list, &[source, LIST])).await?;
-    let found = match sandbox.read_file(LIST, MAX_LIST).await {
-        Ok(FileLookup::File(bytes)) => bytes,
-        Ok(_) => {
-            return Err(CopyFailure::Inside(format!("{source} names too many files; copy their directory")));
+/// Copies files of the context into a new directory of the host.
+pub(crate) async fn context_to_host(
+    context: &std::sync::Arc<Context>,
+    selected: Selected,
+    dir: &Path,
+    keep_owners: bool,
+) -> Result<(), CopyFailure> {
+    let (reader, writer) = new_pipe()?;
+    let path = if selected.is_dir { Default::default() } else { selected.name.clone().into() };
+    let context = context.clone();
+    let packing = blocking(move || write_pieces(&context, vec![Piece::Selected(selected, path)], writer));
+    let (packed, unpacked) = tokio::join!(packing, unpack_on_host(reader, dir, keep_owners));
+    first_error(packed, unpacked)
+}
+
+async fn unpack_on_host(reader: OwnedFd, dir: &Path, keep_owners: bool) -> Result<(), CopyFailure> {
+    let (to, owners) = (dir.to_owned(), if keep_owners { Owners::Kept } else { Owners::User });
+    let work = move || {
+        let mut reader = File::from(reader);
+        unpack(reader.try_clone()?, &to, owners)?;
+        // The writer must not find its pipe closed.
+        io::copy(&mut reader, &mut io::sink()).map(drop)
+    };
+    blocking(work).await.map_err(CopyFailure::io(dir))
+}
+
+/// Unpacks an archive of the host into a sandbox.
+pub(crate) async fn archive(
+    mut content: impl io::Read + Send + 'static,
+    to: &RunningSandbox,
+    request: UnpackRequest,
+) -> Result<(), CopyFailure> {
+    let (reader, writer) = new_pipe()?;
+    let writing = blocking(move || io::copy(&mut content, &mut File::from(writer)).map(drop));
+    let (written, unpacked) = tokio::join!(writing, to.unpack(request, reader));
+    let written = written.map_err(|error| CopyFailure::Inside(error.to_string()));
+    first_error(written, unpacked.map_err(target))
+}
+
+fn new_pipe() -> Result<(OwnedFd, OwnedFd), CopyFailure> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(|error| CopyFailure::Target(io::Error::from(error).into()))
+}
+
+/// If the reader fails, the writer fails too, because its pipe is closed: then the reader's error is the cause.
+fn first_error(written: Result<(), CopyFailure>, read: Result<(), CopyFailure>) -> Result<(), CopyFailure> {
+    read.and(written)
+}
+
+pub(crate) fn target(error: CopyError) -> CopyFailure {
+    CopyFailure::Target(Box::new(error))
+}
+
+/// Explains why an ordinary user cannot give files away.
+pub(crate) fn owner_error(error: CopyError, keep_owners: bool) -> CopyFailure {
+    match &error {
+        CopyError::Inside { source, .. }
+            if !keep_owners && matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) =>
+        {
+            CopyFailure::OnlyRoot
         }
-        Err(error) => return Err(CopyFailure::Target(error.into())),
-    };
-    let names = found.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let found: Vec<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-    if found.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(found) }
-}
-
-/// Returns whether a path in a sandbox is a directory, or a link to one.
-pub(crate) async fn is_dir(sandbox: &RunningSandbox, path: &str) -> Result<bool, CopyFailure> {
-    succeeds(sandbox, Job::script(r#"[ -d "$1" ]"#, &[path])).await
-}
-
-/// Runs a job and returns whether it succeeded.
-pub(crate) async fn succeeds(sandbox: &RunningSandbox, job: Job) -> Result<bool, CopyFailure> {
-    let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
-    Ok(ended.success())
-}
-
-/// Runs a job; its failure is an error.
-pub(crate) async fn must_succeed(sandbox: &RunningSandbox, job: Job) -> Result<(), CopyFailure> {
-    let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
-    if ended.success() { Ok(()) } else { Err(CopyFailure::Inside(ended.tail.text())) }
+        _ => target(error),
+    }
 }

@@ -24,7 +24,7 @@ use rustix::{
 
 use crate::{
     sys,
-    wire::{Create, PartMount, SetupFailure},
+    wire::{Create, ExtraMount, MountSource, PartMount, SetupFailure},
 };
 
 /// Devices of the host that every sandbox gets, with their numbers.
@@ -103,6 +103,11 @@ pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, Setup
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let private = open_private(&create.private_dirs, base(private_on_disk))
         .map_err(step("creating the private directories"))?;
+    let resolver = match create.host_resolver {
+        true => open_resolver().map_err(step("opening /etc/resolv.conf"))?,
+        false => None,
+    };
+    let extra = open_extra(&create.mounts).map_err(step("preparing the mounts of a build"))?;
     chdir(mount_point).map_err(|error| SetupFailure::new("entering the root", error))?;
     dev(root).map_err(step("mounting /dev"))?;
     proc().map_err(step("mounting /proc"))?;
@@ -112,7 +117,90 @@ pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, Setup
     unmount(".", UnmountFlags::DETACH)
         .map_err(|error| SetupFailure::new("detaching the host's root", error))?;
     chdir("/").map_err(|error| SetupFailure::new("entering the root", error))?;
+    if let Some(resolver) = resolver {
+        mount_resolver(&resolver).map_err(step("mounting /etc/resolv.conf"))?;
+    }
+    for (mount, fd) in create.mounts.iter().zip(extra) {
+        let failed = |error| SetupFailure::new(format!("mounting {}", mount.target), error);
+        mount_extra(mount, &fd).map_err(failed)?;
+    }
     Ok(private)
+}
+
+const RESOLVER: &str = "/etc/resolv.conf";
+
+/// The host's addresses of name servers, as a mount that is in no directory yet; None if the host has none.
+fn open_resolver() -> io::Result<Option<OwnedFd>> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    match open_tree(CWD, RESOLVER, flags) {
+        Ok(mount) => Ok(Some(mount)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts it over that of the image. Called in the new root, so a link of the image cannot lead to the host.
+fn mount_resolver(resolver: &OwnedFd) -> io::Result<()> {
+    let put = || move_mount(resolver, "", CWD, RESOLVER, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+    match put() {
+        // The image has a link to a file that is made at run time elsewhere.
+        Err(Errno::NOENT) => {
+            fs::create_dir_all("/etc")?;
+            match fs::remove_file(RESOLVER) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => fs::write(RESOLVER, "")?,
+            }
+            put()?;
+        }
+        done => done?,
+    }
+    // Commands must not change the host's file, nor the times of its uses.
+    Ok(mount_remount(RESOLVER, PLAIN | MountFlags::NOEXEC | MountFlags::BIND | MountFlags::RDONLY, "")?)
+}
+
+/// Opens the mounts of a build's command, without mounting them.
+fn open_extra(mounts: &[ExtraMount]) -> io::Result<Vec<OwnedFd>> {
+    let open = |mount: &ExtraMount| match &mount.source {
+        MountSource::Host { path, read_only } => {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let opened = open_tree(CWD, path, flags)?;
+            match read_only {
+                true => sys::forbid_writing(&opened)?,
+                false => sys::forbid_devices(&opened),
+            }
+            Ok(opened)
+        }
+        MountSource::Memory { size } => {
+            let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            if let Some(size) = size {
+                fsconfig_set_string(&fs, "size", size.to_string())?;
+            }
+            fsconfig_create(&fs)?;
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+            Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+        }
+    };
+    mounts.iter().map(open).collect()
+}
+
+/// Mounts it. Called in the new root, so a link of the image cannot lead to the host.
+fn mount_extra(mount: &ExtraMount, fd: &OwnedFd) -> io::Result<()> {
+    let target = Path::new(&mount.target);
+    if mount.is_file {
+        fs::create_dir_all(target.parent().unwrap_or(Path::new("/")))?;
+        if !target.exists() {
+            fs::write(target, "")?;
+        }
+    } else {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(target)?;
+    }
+    Ok(move_mount(
+        fd,
+        "",
+        CWD,
+        target,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS,
+    )?)
 }
 
 /// A directory that nested commands cannot reach.

@@ -198,7 +198,7 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     }
     let root = privileged && in_initial_user_namespace();
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|error| SetupFailure::new("making the mounts private", error))?;
+        .map_err(|error| SetupFailure::new(private_mounts(error), error))?;
     let mount_point = mount_point(&hello.run_dir);
     fs::create_dir_all(&mount_point)
         .map_err(|error| SetupFailure::new(format!("making {}", mount_point.display()), error))?;
@@ -206,6 +206,16 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     let filter =
         install_filter().map_err(|error| SetupFailure::new("installing the system call filter", error))?;
     Ok((filter, Probe { root, upper_on_disk, hides_abstract_sockets: sys::can_hide_abstract_sockets() }))
+}
+
+/// What was attempted, with a hint for a root that is not a mount.
+fn private_mounts(error: rustix::io::Errno) -> &'static str {
+    if error == rustix::io::Errno::INVAL {
+        "making the mounts private, which needs a root that is a mount (before chroot, bind the directory to itself: \
+         `mount --bind DIR DIR`)"
+    } else {
+        "making the mounts private"
+    }
 }
 
 /// Installs the filter that sandboxes inherit, and returns the one that each of them installs itself.

@@ -28,6 +28,8 @@ use crate::{
 pub(crate) const IMAGES: &str = "images";
 pub(crate) const LAYERS: &str = "layers";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
+/// One file for each name of a pulled or imported image.
+pub(crate) const REFERENCES: &str = "references";
 
 const RUN: &str = "run";
 
@@ -134,9 +136,31 @@ pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
             })?;
             unused.push(stored);
         }
+        remove_references(&state_dir)?;
     }
     sweep(&state_dir)?;
     Ok(unused)
+}
+
+/// Removes the names of images whose layers are gone, and files that a killed process left.
+fn remove_references(state_dir: &Path) -> io::Result<()> {
+    /// The part of a reference that is needed here.
+    #[derive(serde::Deserialize)]
+    struct Reference {
+        layers: Vec<String>,
+    }
+    for entry in fs::read_dir(state_dir.join(REFERENCES)).into_iter().flatten() {
+        let path = entry?.path();
+        let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Reference>(&text).ok());
+        let is_complete = path.extension().is_some_and(|extension| extension == "json");
+        let has_layers = known.is_some_and(|reference| {
+            reference.layers.iter().all(|layer| state_dir.join(LAYERS).join(layer).exists())
+        });
+        if !is_complete || !has_layers {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
@@ -283,6 +307,24 @@ mod tests {
     fn nothing_is_removed_while_a_preserved_sandbox_has_no_specification() {
         let state = state_with(&["layers/k/1", "preserved/kept"]);
         assert_eq!(removed(state.path()), [""; 0]);
+    }
+
+    #[test]
+    fn the_name_of_an_image_goes_with_its_layers() {
+        let state = state_with(&["layers/kept/1", "layers/gone/1", "references"]);
+        let references = state.path().join(REFERENCES);
+        let write = |name: &str, text: &str| fs::write(references.join(name), text).unwrap();
+        write("kept.json", r#"{"reference": "a", "layers": ["kept"]}"#);
+        write("gone.json", r#"{"reference": "b", "layers": ["kept", "gone"]}"#);
+        write("torn.json", r#"{"refer"#);
+        write("kept.unfinished", r#"{"reference": "a", "layers": ["kept"]}"#);
+        let run_dir = state.path().join("run/engine");
+        let _lock = sweep::claim(&run_dir).unwrap();
+        Leases::new(&run_dir).take(LAYERS, "kept").unwrap();
+        assert_eq!(removed(state.path()), ["layers/gone"]);
+        let left: Vec<_> =
+            fs::read_dir(references).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept.json"]);
     }
 
     #[test]

@@ -4,9 +4,12 @@
 
 mod build;
 mod common;
+mod dockerfiles;
+mod escapes;
 mod exec;
 mod faults;
 mod files;
+mod imports;
 mod isolation;
 mod kill;
 mod limits;

@@ -2,6 +2,9 @@
 
 mod copy_in;
 mod copy_out;
+mod pack;
+mod place;
+mod unpack;
 
 use std::{
     fs::File,
@@ -57,7 +60,11 @@ pub(super) fn is_short(request: &FileRequest, fds: &[OwnedFd]) -> bool {
             openat(&parent, &name, flags, Mode::empty())
                 .is_ok_and(|source| is_small(source.as_fd(), SHORT_BYTES_OUT))
         }
-        FileRequest::Remove { .. } => false,
+        FileRequest::MakeDirs { .. } => true,
+        FileRequest::Remove { .. }
+        | FileRequest::Find { .. }
+        | FileRequest::Pack { .. }
+        | FileRequest::Unpack(_) => false,
     }
 }
 
@@ -122,8 +129,18 @@ pub(super) fn perform(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedF
         (FileRequest::Read { path, max_bytes }, _) => read(&answer, &path, max_bytes),
         (FileRequest::MakeDir { path, mode, empty }, _) => tell(&answer, &FILES.make_dir(&path, mode, empty)),
         (FileRequest::Symlink { target, link }, _) => tell(&answer, &FILES.symlink(&target, &link)),
+        (FileRequest::Unpack(request), Some(archive)) => tell(&answer, &unpack::unpack(&request, archive)),
+        (FileRequest::Pack { source }, Some(stream)) => tell(&answer, &pack::pack(&source, stream)),
+        (FileRequest::Unpack(_) | FileRequest::Pack { .. }, None) => Ok(()),
+        (FileRequest::Find { pattern }, _) => tell(&answer, &pack::find(&pattern)),
+        (FileRequest::MakeDirs { path, owner }, _) => tell(&answer, &make_dirs(&path, owner.as_deref())),
         (FileRequest::Remove { path }, _) => tell(&answer, &FILES.remove(&path)),
     }
+}
+
+fn make_dirs(path: &str, owner: Option<&str>) -> FileResult<()> {
+    let owner = owner.map(place::find_owner).transpose()?;
+    place::make_dirs(path, owner).map(drop)
 }
 
 fn tell<T: Serialize>(answer: &File, result: &FileResult<T>) -> io::Result<()> {

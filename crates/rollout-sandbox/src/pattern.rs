@@ -32,7 +32,8 @@ fn path_matches(pattern: &[&[u8]], path: &[&[u8]]) -> bool {
     wildcard_matches(pattern, path, |part| *part == b"**", one)
 }
 
-fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
+/// Matches the name of one file.
+pub(crate) fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     wildcard_matches(pattern, name, |byte| *byte == b'*', |pattern, byte| one_matches(pattern, *byte))
 }
 

@@ -1,0 +1,280 @@
+//! Images of registries and archives: fetched once, unpacked into layers that all images share, and kept between runs.
+//!
+//! ```text
+//! references/<hash>.json   the layers and the configuration of a reference
+//! layers/oci-<digest>/     an unpacked layer, stored like those of builds
+//! ```
+//!
+//! A pull that is killed leaves at most the unfinished files of one layer, which the next pull removes.
+
+mod error;
+mod import;
+mod record;
+mod registry;
+pub(crate) mod unpack;
+
+use std::{
+    fs,
+    sync::{Arc, PoisonError},
+};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use oci_client::{Reference, manifest::OciDescriptor, secrets::RegistryAuth};
+use tokio::sync::Mutex;
+
+pub use error::PullError;
+pub use import::ImageSource;
+
+pub(crate) use registry::hex;
+
+use self::{
+    record::PulledImage,
+    registry::{Registry, sha256},
+    unpack::{Owners, unpack},
+};
+use crate::{
+    blocking::{blocking, blocking_io},
+    engine::SandboxEngine,
+    image::{Image, ImageConfig, Layer},
+    store::{LAYERS, slot::Slot},
+    support::Mode,
+};
+
+/// Layers that are downloaded and unpacked at the same time.
+const PARALLEL_LAYERS: usize = 3;
+
+/// The name of the lowest layer of every image.
+const SKELETON: &str = "skeleton";
+
+/// The part of a layer with all of its files.
+const PART: &str = "root";
+
+/// A name and password for a registry, or a token.
+#[derive(Clone)]
+pub enum RegistryLogin {
+    /// Nothing is sent.
+    Anonymous,
+    /// A user and a password.
+    Password {
+        /// The user.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A token.
+    Token(String),
+}
+
+impl RegistryLogin {
+    fn auth(self) -> RegistryAuth {
+        match self {
+            Self::Anonymous => RegistryAuth::Anonymous,
+            Self::Password { user, password } => RegistryAuth::Basic(user, password),
+            Self::Token(token) => RegistryAuth::Bearer(token),
+        }
+    }
+}
+
+/// The progress of a pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullProgress {
+    /// Layers that are in the store.
+    pub layers: usize,
+    /// All layers of the image.
+    pub of: usize,
+    /// Bytes to download, of all layers that are not in the store.
+    pub bytes: u64,
+}
+
+/// Pulls images of registries into the store of an engine.
+#[derive(Clone)]
+pub struct RegistryImages {
+    engine: SandboxEngine,
+    registry: Arc<Registry>,
+    /// One pull at a time in this process: images share layers, and the line is shared too.
+    pulling: Arc<Mutex<()>>,
+}
+
+/// The full name of an image: `python` is `docker.io/library/python:latest`.
+pub fn full_name(reference: &str) -> Result<String, PullError> {
+    parse(reference).map(|reference| reference.whole())
+}
+
+fn parse(reference: &str) -> Result<Reference, PullError> {
+    let parsed = reference.parse::<Reference>();
+    parsed.map_err(|source| PullError::Reference { reference: reference.to_owned(), source })
+}
+
+impl RegistryImages {
+    /// `insecure` are the registries, as `host:port`, that are asked by plain HTTP.
+    pub fn new(engine: SandboxEngine, insecure: Vec<String>) -> Self {
+        Self { engine, registry: Arc::new(Registry::new(insecure)), pulling: Arc::default() }
+    }
+
+    /// Finds an image that was pulled before. No registry is asked.
+    pub async fn find(&self, reference: &str) -> Result<Option<Image>, PullError> {
+        self.find_named(full_name(reference)?).await
+    }
+
+    /// Finds an image of the store by its name there.
+    async fn find_named(&self, name: String) -> Result<Option<Image>, PullError> {
+        let (engine, fail) = (self.engine.clone(), self.store_error());
+        let found = blocking_io(move || {
+            let Some(pulled) = PulledImage::read(engine.state_dir(), &name) else { return Ok(None) };
+            let mut layers = Vec::new();
+            for key in [SKELETON].into_iter().chain(pulled.layers.iter().map(String::as_str)) {
+                engine.core.leases.take(LAYERS, key)?;
+                let slot = Slot::open(&engine.state_dir().join(LAYERS), key)?;
+                match slot.finished() {
+                    Some(layer) => layers.push(Layer::open(layer)?),
+                    None => return Ok(None),
+                }
+            }
+            let identity = format!("image-{}", pulled.digest.trim_start_matches("sha256:"));
+            Ok(Some(Image::from_layers(&layers, pulled.config, identity)))
+        });
+        found.await.map_err(fail)
+    }
+
+    /// Finds an image, or pulls it.
+    pub async fn pull(
+        &self,
+        reference: &str,
+        login: RegistryLogin,
+        progress: &(dyn Fn(PullProgress) + Sync),
+    ) -> Result<Image, PullError> {
+        if let Some(image) = self.find(reference).await? {
+            return Ok(image);
+        }
+        let _pulling = self.pulling.lock().await;
+        // Another trial may have pulled it.
+        if let Some(image) = self.find(reference).await? {
+            return Ok(image);
+        }
+        let name = parse(reference)?;
+        let manifest = self.registry.manifest(&name, &login.auth()).await?;
+        let invalid = |problem: String| PullError::Invalid { reference: name.whole(), problem };
+        let config = record::config(&manifest.config).map_err(|error| invalid(error.to_string()))?;
+        let mut keys = Vec::new();
+        for layer in &manifest.layers {
+            let hash = sha256(&layer.digest)
+                .ok_or_else(|| invalid(format!("the layer {} has no SHA-256 hash", layer.digest)))?;
+            keys.push(format!("oci-{hash}"));
+        }
+        let mut layers = vec![self.skeleton().await?];
+        layers.extend(self.layers(&name, &manifest.layers, &keys, progress).await?);
+        let identity = format!("image-{}", manifest.digest.trim_start_matches("sha256:"));
+        let pulled = PulledImage {
+            reference: name.whole(),
+            digest: manifest.digest,
+            layers: keys,
+            config: config.clone(),
+        };
+        let (engine, fail) = (self.engine.clone(), self.store_error());
+        blocking_io(move || pulled.write(engine.state_dir())).await.map_err(fail)?;
+        Ok(Image::from_layers(&layers, config, identity))
+    }
+
+    /// The image without files, `FROM scratch`.
+    pub async fn scratch(&self) -> Result<Image, PullError> {
+        Ok(Image::from_layers(&[self.skeleton().await?], ImageConfig::default(), "scratch"))
+    }
+
+    /// The lowest layer of every image: where a sandbox mounts what images do not contain.
+    async fn skeleton(&self) -> Result<Layer, PullError> {
+        let (slot, fail) = (self.slot(SKELETON).await?, self.store_error());
+        let lock = match slot.finished() {
+            Some(path) => return Layer::open(path).map_err(fail),
+            None => slot.lock().await.map_err(&fail)?,
+        };
+        if let Some(path) = slot.finished() {
+            return Layer::open(path).map_err(fail);
+        }
+        let made = blocking_io(move || {
+            let unfinished = lock.begin()?;
+            let root = unfinished.layer().join(PART);
+            for dir in ["dev", "proc", "sys", "etc"] {
+                fs::create_dir_all(root.join(dir))?;
+            }
+            fs::write(root.join("etc/resolv.conf"), "")?;
+            Layer::open(unfinished.finish()?)
+        });
+        made.await.map_err(fail)
+    }
+
+    async fn layers(
+        &self,
+        reference: &Reference,
+        layers: &[OciDescriptor],
+        keys: &[String],
+        progress: &(dyn Fn(PullProgress) + Sync),
+    ) -> Result<Vec<Layer>, PullError> {
+        let mut state = PullProgress { layers: 0, of: layers.len(), bytes: 0 };
+        for (layer, key) in layers.iter().zip(keys) {
+            match self.slot(key).await?.finished() {
+                Some(_) => state.layers += 1,
+                None => state.bytes += u64::try_from(layer.size).unwrap_or_default(),
+            }
+        }
+        progress(state);
+        let state = std::sync::Mutex::new(state);
+        let pulls: Vec<_> = layers
+            .iter()
+            .zip(keys)
+            .map(|(layer, key)| async {
+                let (unpacked, is_new) = self.layer(reference, layer, key).await?;
+                if is_new {
+                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                    state.layers = (state.layers + 1).min(state.of);
+                    progress(*state);
+                }
+                Ok(unpacked)
+            })
+            .collect();
+        stream::iter(pulls).buffered(PARALLEL_LAYERS).try_collect().await
+    }
+
+    /// Finds a layer, or downloads and unpacks it. The second value is whether it is new.
+    async fn layer(
+        &self,
+        reference: &Reference,
+        layer: &OciDescriptor,
+        key: &str,
+    ) -> Result<(Layer, bool), PullError> {
+        let slot = self.slot(key).await?;
+        let fail = self.store_error();
+        let open = |path| Layer::open(path).map_err(&fail);
+        if let Some(path) = slot.finished() {
+            return Ok((open(path)?, false));
+        }
+        let lock = slot.lock().await.map_err(&fail)?;
+        // Another process may have unpacked it.
+        if let Some(path) = slot.finished() {
+            return Ok((open(path)?, false));
+        }
+        let unfinished = blocking_io(move || lock.begin()).await.map_err(&fail)?;
+        let blob = unfinished.scratch().join("blob");
+        let blob = self.registry.blob(reference, layer, &blob).await?;
+        let owners = match self.engine.support().mode {
+            Mode::Root => Owners::Kept,
+            Mode::User => Owners::User,
+        };
+        let unpacked = blocking(move || {
+            std::fs::create_dir(unfinished.layer())?;
+            unpack(blob, &unfinished.layer().join(PART), owners)?;
+            unfinished.finish()
+        });
+        Ok((open(unpacked.await.map_err(&fail)?)?, true))
+    }
+
+    async fn slot(&self, key: &str) -> Result<Slot, PullError> {
+        let fail = self.store_error();
+        self.engine.core.lease(LAYERS, key).await.map_err(&fail)?;
+        Slot::open(&self.engine.state_dir().join(LAYERS), key).map_err(&fail)
+    }
+
+    fn store_error(&self) -> impl Fn(std::io::Error) -> PullError + use<> {
+        let path = self.engine.state_dir().join(LAYERS);
+        move |source| PullError::Store { path: path.clone(), source }
+    }
+}
