@@ -4,7 +4,7 @@ use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Form, Section, Value,
     diagnostic::{nearest, quoted},
-    forms::{bytes_or_mebibytes, cpus, expanded_mapping, flag, word},
+    forms::{bytes, bytes_or_mebibytes, cpus, expanded_mapping, flag, word},
 };
 use serde_json::json;
 
@@ -19,6 +19,10 @@ pub struct EnvironmentConfig {
     pub cache_agent_install: bool,
     /// Which environments are kept after their trial.
     pub preserve: PreservePolicy,
+    /// How long the images of tasks are kept; depends on the size of the dataset if absent.
+    pub keep_images: Option<KeepImages>,
+    /// The free space to keep on the engine's disk.
+    pub free_disk: Option<Bytes>,
     /// Settings of the provider, with `${VAR}` expanded.
     pub provider_config: serde_json::Map<String, serde_json::Value>,
     /// Replaces the task's CPUs.
@@ -37,6 +41,8 @@ impl std::fmt::Debug for EnvironmentConfig {
             .field("force_build", &self.force_build)
             .field("cache_agent_install", &self.cache_agent_install)
             .field("preserve", &self.preserve)
+            .field("keep_images", &self.keep_images)
+            .field("free_disk", &self.free_disk)
             .field("provider_config", &self.provider_config.keys())
             .field("override_cpus", &self.override_cpus)
             .field("override_memory", &self.override_memory)
@@ -54,10 +60,14 @@ pub enum EnvironmentKind {
     Docker,
     /// A Kubernetes cluster.
     Kubernetes,
-    /// Modal sandboxes.
-    Modal,
+    /// Daytona sandboxes.
+    Daytona,
+    /// E2B sandboxes.
+    E2b,
     /// Fly machines.
     Fly,
+    /// Modal sandboxes.
+    Modal,
 }
 
 impl EnvironmentKind {
@@ -67,15 +77,16 @@ impl EnvironmentKind {
             Self::Native => "native",
             Self::Docker => "docker",
             Self::Kubernetes => "kubernetes",
-            Self::Modal => "modal",
+            Self::Daytona => "daytona",
+            Self::E2b => "e2b",
             Self::Fly => "fly",
+            Self::Modal => "modal",
         }
     }
 
     /// Finds a provider by its name in records.
     pub fn from_name(name: &str) -> Option<Self> {
-        let all = [Self::Native, Self::Docker, Self::Kubernetes, Self::Modal, Self::Fly];
-        all.into_iter().find(|kind| kind.as_str() == name)
+        ENVIRONMENT_TYPES.iter().map(|(_, kind)| *kind).find(|kind| kind.as_str() == name)
     }
 }
 
@@ -91,16 +102,30 @@ pub enum PreservePolicy {
     OnFailure,
 }
 
+/// How long the images of tasks are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepImages {
+    /// After the job.
+    Always,
+    /// Until the last trial of the job that needs them has ended.
+    UntilDone,
+    /// While a trial uses them.
+    Never,
+}
+
+const KEEP_IMAGES: [(&str, KeepImages); 3] =
+    [("always", KeepImages::Always), ("until_done", KeepImages::UntilDone), ("never", KeepImages::Never)];
+
 rollout_settings::settings! {
     /// Where trials run: the `environment` section.
     pub struct EnvironmentKeys for EnvironmentConfig {
         /// The provider. When absent: docker if an engine answers, otherwise native.
         ///
-        /// See [docker](docker.md) and [native](native.md). If the job has a setting that only one of the two
-        /// supports, that one is used. `kubernetes`, `modal` and `fly` are not supported yet.
+        /// See [docker](docker.md), [native](native.md), [kubernetes](kubernetes.md), also written `k8s`, and
+        /// [clouds](clouds.md). If the job has a setting that only docker or native supports, that one is used.
         kind as "type" = word(&ENVIRONMENT_TYPES)
             .read_by(environment_type)
-            .kind("`docker`, `native`")
+            .kind("`docker`, `native`, `kubernetes`, `daytona`, `e2b`, `fly`, `modal`")
             .optional().unset("chosen when the job starts"),
         /// Builds without the cache, even if an image exists and even if the task names an image.
         ///
@@ -117,9 +142,23 @@ rollout_settings::settings! {
             .alias("preserveEnv", "Another spelling of `preserve_env`: true means always.", preserve())
             .or(PreservePolicy::Never)
             .unset("`never`"),
+        /// How long the images that Rollout makes of tasks are kept on a docker engine.
+        ///
+        /// `until_done`: until the last trial of the job that needs them has ended. `never`: while a trial uses them.
+        /// Images that were only pulled are never removed. See [disk space](docker.md#disk-space).
+        keep_images = word(&KEEP_IMAGES)
+            .optional()
+            .unset("`until_done` for datasets of more than 50 tasks, else `always`")
+            .unhashed(),
+        /// The free space to keep on the disk of a docker engine.
+        ///
+        /// Before an image is prepared, images that Rollout made are removed until so much is free, the least recently
+        /// used first, and then the build cache.
+        free_disk = bytes().optional().unhashed(),
         /// Settings of the provider. `${VAR}` and `${VAR:-default}` are expanded.
         ///
-        /// See [docker](docker.md#settings) and [native](native.md#settings).
+        /// See [docker](docker.md#settings), [native](native.md#settings), [kubernetes](kubernetes.md#settings) and
+        /// [clouds](clouds.md).
         provider_config = expanded_mapping(),
         /// Replaces the CPUs of every task.
         override_cpus = cpus().optional().unset("the task's"),
@@ -130,27 +169,30 @@ rollout_settings::settings! {
     }
 }
 
-const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 6] = [
+const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 8] = [
     ("native", EnvironmentKind::Native),
     ("docker", EnvironmentKind::Docker),
     ("kubernetes", EnvironmentKind::Kubernetes),
     ("k8s", EnvironmentKind::Kubernetes),
-    ("modal", EnvironmentKind::Modal),
+    ("daytona", EnvironmentKind::Daytona),
+    ("e2b", EnvironmentKind::E2b),
     ("fly", EnvironmentKind::Fly),
+    ("modal", EnvironmentKind::Modal),
 ];
 
-/// Reads the type. The hint for an unknown one lists only the supported types.
+/// Reads the type. The hint for an unknown one lists the others.
 fn environment_type(section: &Section<'_>, key: &str) -> Option<EnvironmentKind> {
     let text = section.string(key)?;
     let found = ENVIRONMENT_TYPES.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);
     if found.is_none() {
-        let hint = match nearest(text, &["docker", "native"]) {
-            Some(near) => format!("did you mean `{near}`? it can be `docker` or `native`"),
+        let known = "it can be `docker`, `native`, `kubernetes`, `daytona`, `e2b`, `fly` or `modal`";
+        let words = ENVIRONMENT_TYPES.map(|(word, _)| word);
+        let hint = match nearest(text, &words) {
+            Some(near) => format!("did you mean `{near}`? {known}"),
             None if text == "podman" => {
-                "for Podman, write `docker` and set DOCKER_HOST to its socket; it can be `docker` or `native`"
-                    .to_owned()
+                format!("for Podman, write `docker` and set DOCKER_HOST to its socket; {known}")
             }
-            None => "it can be `docker` or `native`".to_owned(),
+            None => known.to_owned(),
         };
         section.invalid_with_hint(key, format!("`{}` cannot be {}", section.at(key), quoted(text)), hint);
     }

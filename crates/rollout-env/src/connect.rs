@@ -27,6 +27,14 @@ pub enum ConnectError {
     #[cfg(feature = "docker")]
     #[error(transparent)]
     Docker(#[from] crate::docker::EngineError),
+    /// No Kubernetes cluster can be used.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Kubernetes(#[from] crate::kubernetes::ClusterError),
+    /// No cloud can be used.
+    #[cfg(feature = "remote")]
+    #[error(transparent)]
+    Cloud(#[from] crate::remote::CloudConnectError),
 }
 
 impl ConnectError {
@@ -62,6 +70,10 @@ impl ConnectError {
             Self::Native(_) => Some("`rollout doctor` checks what this machine can run"),
             #[cfg(feature = "docker")]
             Self::Docker(error) => error.hint(),
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(error) => error.hint(),
+            #[cfg(feature = "remote")]
+            Self::Cloud(error) => error.hint(),
         }
     }
 }
@@ -71,7 +83,11 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
     match config.kind {
         Some(EnvironmentKind::Native) => native::check(config),
         Some(EnvironmentKind::Docker) => docker::check(config),
-        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+        Some(EnvironmentKind::Kubernetes) => kubernetes::check(config),
+        Some(EnvironmentKind::Daytona) => daytona::check(config),
+        Some(EnvironmentKind::E2b) => e2b::check(config),
+        Some(EnvironmentKind::Fly) => fly::check(config),
+        Some(EnvironmentKind::Modal) => modal::check(config),
         None => docker::check(config).or_else(|_| native::check(config)),
     }
 }
@@ -88,7 +104,11 @@ pub fn connect<'a>(
         match config.kind {
             Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
             Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
-            Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+            Some(EnvironmentKind::Kubernetes) => kubernetes::connect(config, place).await,
+            Some(EnvironmentKind::Daytona) => daytona::connect(config, place).await,
+            Some(EnvironmentKind::E2b) => e2b::connect(config, place).await,
+            Some(EnvironmentKind::Fly) => fly::connect(config, place).await,
+            Some(EnvironmentKind::Modal) => modal::connect(config, place).await,
             None if docker::check(config).is_err() => native::connect(config, place, None).await,
             None => match docker::connect(config, place).await {
                 Err(error) if error.is_absence() && native::check(config).is_ok() => {
@@ -142,8 +162,66 @@ mod docker {
     }
 }
 
+#[cfg(feature = "kubernetes")]
+mod kubernetes {
+    use super::{Arc, ConnectError, EnvironmentConfig, HostPaths, Provider};
+    use crate::kubernetes::{Kubernetes, Settings};
+
+    pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+        Settings::read(config).map(drop).map_err(ConnectError::Config)
+    }
+
+    pub(super) async fn connect(
+        config: &EnvironmentConfig,
+        place: &HostPaths,
+    ) -> Result<Arc<dyn Provider>, ConnectError> {
+        let settings = Settings::read(config).map_err(ConnectError::Config)?;
+        Ok(Arc::new(Kubernetes::start(settings, place).await?))
+    }
+}
+
+/// The provider of a cloud. The module of a vendor has its settings, and a function that connects with them.
+#[cfg(feature = "remote")]
+macro_rules! cloud {
+    ($name:ident) => {
+        mod $name {
+            use super::{Arc, ConnectError, EnvironmentConfig, HostPaths, Provider};
+            use crate::remote::$name::{Settings, connect as start};
+
+            pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+                Settings::read(config).map(drop).map_err(ConnectError::Config)
+            }
+
+            pub(super) async fn connect(
+                config: &EnvironmentConfig,
+                place: &HostPaths,
+            ) -> Result<Arc<dyn Provider>, ConnectError> {
+                let settings = Settings::read(config).map_err(ConnectError::Config)?;
+                Ok(Arc::new(start(settings, place).await?))
+            }
+        }
+    };
+}
+
+#[cfg(feature = "daytona")]
+cloud!(daytona);
+#[cfg(feature = "e2b")]
+cloud!(e2b);
+#[cfg(feature = "fly")]
+cloud!(fly);
+#[cfg(feature = "modal")]
+cloud!(modal);
+
 /// A placeholder for a provider that is not part of this build.
-#[cfg(not(all(feature = "docker", feature = "native")))]
+#[cfg(not(all(
+    feature = "daytona",
+    feature = "docker",
+    feature = "e2b",
+    feature = "fly",
+    feature = "kubernetes",
+    feature = "modal",
+    feature = "native"
+)))]
 macro_rules! left_out {
     ($name:ident, $kind:expr $(, $more:ty)?) => {
         mod $name {
@@ -164,7 +242,17 @@ macro_rules! left_out {
     };
 }
 
+#[cfg(not(feature = "daytona"))]
+left_out!(daytona, EnvironmentKind::Daytona);
 #[cfg(not(feature = "docker"))]
 left_out!(docker, EnvironmentKind::Docker);
+#[cfg(not(feature = "e2b"))]
+left_out!(e2b, EnvironmentKind::E2b);
+#[cfg(not(feature = "fly"))]
+left_out!(fly, EnvironmentKind::Fly);
+#[cfg(not(feature = "kubernetes"))]
+left_out!(kubernetes, EnvironmentKind::Kubernetes);
+#[cfg(not(feature = "modal"))]
+left_out!(modal, EnvironmentKind::Modal);
 #[cfg(not(feature = "native"))]
 left_out!(native, EnvironmentKind::Native, Option<String>);

@@ -4,24 +4,31 @@
 //! container starts from the result. Everything that happens in a container goes through the guest's single
 //! stream; the engine only creates, starts and removes containers.
 
+mod apply;
 mod build;
 mod commit;
 mod container;
 mod context;
-mod credentials;
+pub(crate) mod credentials;
 mod ending;
 mod endpoint;
 mod engine;
 mod failure;
+mod group;
 mod images;
+mod kept;
 mod names;
 mod network;
 mod owner;
+#[cfg(feature = "kubernetes")]
+mod push;
 mod raw;
 mod reaper;
+mod room;
 mod settings;
 mod startup;
 mod sweep;
+mod sweep_shared;
 mod terminal;
 mod trace;
 
@@ -36,20 +43,28 @@ use std::{
 
 use async_trait::async_trait;
 
+#[cfg(feature = "remote")]
+pub(crate) use context::BuildContext;
 pub use engine::{Disk, Engine, EngineError, EngineFacts};
+#[cfg(any(feature = "kubernetes", feature = "remote"))]
+pub(crate) use owner::{Maker, Owner};
 pub(super) use settings::Settings;
 pub use sweep::{EngineImage, ImageKind, Leftover};
+#[cfg(feature = "kubernetes")]
+pub(crate) use {credentials::Credentials, push::TaskImageBuilder};
 
 use self::{
-    container::{DockerEnvironment, NotMade, Plan, snapshot_reference},
+    container::{ContainerBase, DockerEnvironment, NotMade, Plan, snapshot_reference},
     images::Images,
+    room::ImageTimes,
     settings::Builder,
 };
 use crate::{
+    compose::ContainerSettings,
     dockerfile::check_dockerfile,
     environment::{
-        Demand, Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, ImageStartup,
-        PreparedImage, Provider,
+        Demand, Environment, EnvironmentError, EnvironmentSpec, GroupRequest, ImageProblem, ImageRequest,
+        ImageStartup, PreparedImage, Provider, ServiceGroup,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -68,6 +83,10 @@ pub(super) struct Docker {
     /// Whether containers get a storage limit. Turned off when the engine rejects it for the first time.
     limits_storage: AtomicBool,
     prepared: Preparations,
+    /// When images were last used.
+    times: ImageTimes,
+    /// Only one trial at a time makes room.
+    room: tokio::sync::Mutex<()>,
     /// The relevant parts of image configurations, by reference.
     configs: Mutex<HashMap<String, ImageConfig>>,
 }
@@ -107,6 +126,9 @@ impl Docker {
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "cannot remove leftovers of dead runs"),
         }
+        if let Err(error) = engine.sweep_shared(false).await {
+            tracing::warn!(%error, "cannot remove networks and volumes of dead runs");
+        }
         let limits_storage = can_limit_storage(engine.facts());
         let notes = notes(&engine, &settings, limits_storage);
         Ok(Self {
@@ -116,6 +138,8 @@ impl Docker {
             notes,
             limits_storage: AtomicBool::new(limits_storage),
             prepared: Preparations::default(),
+            times: ImageTimes::new(&place.state_dir),
+            room: tokio::sync::Mutex::default(),
             configs: Mutex::default(),
         })
     }
@@ -185,29 +209,120 @@ impl Provider for Docker {
 
     fn refusal(&self, demand: Demand) -> Option<String> {
         match demand {
-            Demand::Gpus | Demand::NoNetwork | Demand::ImageStartup => None,
+            Demand::Gpus | Demand::NoNetwork | Demand::Allowlist | Demand::ImageStartup => None,
             Demand::NetworkChanges => match self.settings.network.as_deref() {
                 Some(network) if network == "host" || network.starts_with("container:") => Some(format!(
                     "the network of a running container cannot be changed with `network: {network}`"
                 )),
                 _ => None,
             },
-            Demand::Compose => Some("compose files are not supported".to_owned()),
+            Demand::Compose => match self.settings.network.as_deref() {
+                Some(network) if network == "host" || network.starts_with("container:") => {
+                    Some(format!("its services need networks of their own, which `network: {network}` excludes"))
+                }
+                _ => None,
+            },
+            Demand::Privileged if self.settings.allow_privileged => None,
+            Demand::Privileged => {
+                Some("such a container controls the engine's machine; `provider_config.allow_privileged: true` allows it".to_owned())
+            }
         }
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         let work = async {
+            if let Some(wanted) = self.settings.free_disk {
+                let _room = self.room.lock().await;
+                self.engine.make_room(wanted, &self.times).await;
+            }
             let reference = self.images.prepare(request, &self.settings).await?;
             Ok(PreparedImage { reference })
         };
-        self.prepared.once(request, work).await
+        let image = self.prepared.once(request, work).await?;
+        if self.settings.free_disk.is_some() {
+            for reference in self.images.chain(&image.reference) {
+                self.times.touch(&reference).await;
+            }
+        }
+        Ok(image)
+    }
+
+    async fn discard_images(&self, task_dir: &Path) {
+        for reference in self.prepared.take_below(task_dir) {
+            self.configs.lock().unwrap_or_else(PoisonError::into_inner).remove(&reference);
+            let removed = async {
+                let snapshots = self.engine.snapshots_of(&reference).await?;
+                self.engine.remove_images(snapshots).await?;
+                // An image with dependent images cannot be removed, so the environment is first.
+                self.engine.remove_images(self.images.chain(&reference)).await
+            };
+            if let Err(error) = removed.await {
+                tracing::warn!(image = reference, %error, "cannot remove the images of a task");
+            }
+            self.images.forget(&reference);
+        }
     }
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        self.check_resources(&spec)?;
         let config = self.image_config(&spec.image.reference).await?;
-        let user = self.settings.user.clone().or(config.user);
+        self.start_from(spec, config, ContainerBase::Image).await
+    }
+
+    async fn create_group(
+        &self,
+        request: GroupRequest<'_>,
+    ) -> Result<Box<dyn ServiceGroup>, EnvironmentError> {
+        // With a network of the job, containers are connected to that one as well.
+        let internal = request.internal || self.settings.network.is_some();
+        Ok(Box::new(group::DockerGroup::create(&self.engine, request, internal).await?))
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        let reference = snapshot_reference(key);
+        let found = self.images.inspect(&reference).await.map_err(|error| failure::start(&error))?;
+        Ok(found.map(|_| PreparedImage { reference }))
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(DockerEnvironment::reopen(&self.engine, place).await?))
+    }
+
+    async fn create_from(
+        &self,
+        place: &str,
+        spec: EnvironmentSpec<'_>,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let image = PreparedImage { reference: kept::commit(&self.engine, place, spec.origin).await? };
+        let started = async {
+            // A container does not have the health check of its image.
+            let config = match self.image_config(&spec.image.reference).await {
+                Ok(config) => config,
+                Err(_) => self.image_config(&image.reference).await?,
+            };
+            self.start_from(EnvironmentSpec { image: &image, ..spec }, config, ContainerBase::Preserved).await
+        };
+        let started = started.await;
+        if started.is_err() {
+            kept::remove(&self.engine, &image.reference).await;
+        }
+        started
+    }
+}
+
+impl Docker {
+    async fn start_from(
+        &self,
+        spec: EnvironmentSpec<'_>,
+        config: ImageConfig,
+        base: ContainerBase,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
+        self.check_resources(&spec)?;
+        if spec.container.is_some_and(ContainerSettings::is_powerful) && !self.settings.allow_privileged {
+            let reason = "privileged containers are not allowed: see `provider_config.allow_privileged`";
+            return Err(EnvironmentError::Refused(reason.to_owned()));
+        }
+        let own_user = spec.container.and_then(|container| container.user.clone());
+        let user = self.settings.user.clone().or(own_user).or(config.user);
         loop {
             let storage = spec.storage.is_some() && self.limits_storage.load(Ordering::Relaxed);
             let plan = Plan {
@@ -217,6 +332,7 @@ impl Provider for Docker {
                 workdir: spec.workdir.unwrap_or(&config.workdir),
                 startup: config.startup.clone(),
                 storage,
+                base,
             };
             match DockerEnvironment::create(&self.engine, plan).await {
                 Ok(environment) => return Ok(Box::new(environment)),
@@ -228,16 +344,6 @@ impl Provider for Docker {
                 Err(NotMade::Failed(error)) => return Err(error),
             }
         }
-    }
-
-    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
-        let reference = snapshot_reference(key);
-        let found = self.images.inspect(&reference).await.map_err(|error| failure::start(&error))?;
-        Ok(found.map(|_| PreparedImage { reference }))
-    }
-
-    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(DockerEnvironment::reopen(&self.engine, place).await?))
     }
 }
 

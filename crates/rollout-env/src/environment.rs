@@ -1,5 +1,7 @@
 //! The two traits that every provider implements, and their data types.
 
+mod group;
+
 use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
@@ -14,7 +16,13 @@ use rollout_core::{
 };
 pub use rollout_guest::FileChangeKind;
 
-use crate::{log::LogWriter, trouble};
+pub use self::group::{GroupRequest, ServiceGroup};
+
+use crate::{
+    compose::{BuildOptions, ContainerSettings},
+    log::LogWriter,
+    trouble,
+};
 
 /// Creates environments of one kind.
 #[async_trait]
@@ -43,6 +51,12 @@ pub trait Provider: Send + Sync {
         Some(format!("the {} provider does not support {demand}", self.name()))
     }
 
+    /// What an environment with these limits costs for an hour, in US dollars.
+    fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, storage: Option<Bytes>) -> f64 {
+        let _ = (cpus, memory, storage);
+        0.0
+    }
+
     /// Builds or fetches the task's image, once per content, also for concurrent requests.
     ///
     /// Dropping the future cancels the work, unless another trial waits for the same image.
@@ -51,11 +65,40 @@ pub trait Provider: Send + Sync {
     /// Starts an environment.
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
 
+    /// Creates the networks and volumes of an environment with several containers.
+    async fn create_group(
+        &self,
+        request: GroupRequest<'_>,
+    ) -> Result<Box<dyn ServiceGroup>, EnvironmentError> {
+        let _ = request;
+        let reason = format!("the {} provider does not support {}", self.name(), Demand::Compose);
+        Err(EnvironmentError::Refused(reason))
+    }
+
     /// Finds the image that [`Environment::snapshot`] stored under a key.
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError>;
 
     /// Opens an environment that [`Environment::preserve`] kept, by the place that it returned.
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
+
+    /// Removes the images that were made for the task in a directory, except for those that another task needs.
+    /// Failures are logged.
+    async fn discard_images(&self, task_dir: &Path) {
+        let _ = task_dir;
+    }
+
+    /// Starts an environment with the files of one that [`Environment::preserve`] kept, which stays as it is.
+    ///
+    /// Processes are not kept. Only the settings of the specification's image are used.
+    async fn create_from(
+        &self,
+        place: &str,
+        spec: EnvironmentSpec<'_>,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let _ = (place, spec);
+        let reason = format!("the {} provider cannot start an environment from a preserved one", self.name());
+        Err(EnvironmentError::Refused(reason))
+    }
 
     /// Waits until background removals are finished, so that a job does not end before.
     async fn settle(&self) {}
@@ -70,8 +113,12 @@ pub enum Demand {
     NoNetwork,
     /// A network that is taken away, and given back, while an environment runs.
     NetworkChanges,
+    /// No network but a proxy of the host, which is offered inside.
+    Allowlist,
     /// Several containers, described by a compose file.
     Compose,
+    /// A container with all privileges on the engine's machine, or nearly all.
+    Privileged,
     /// The `ENTRYPOINT` and `HEALTHCHECK` of an image.
     ImageStartup,
 }
@@ -82,7 +129,9 @@ impl std::fmt::Display for Demand {
             Self::Gpus => "GPUs",
             Self::NoNetwork => "environments without a network",
             Self::NetworkChanges => "a different network in a single phase",
+            Self::Allowlist => "a network of listed hosts",
             Self::Compose => "docker-compose files",
+            Self::Privileged => "privileged containers",
             Self::ImageStartup => "ENTRYPOINT and HEALTHCHECK of images",
         })
     }
@@ -132,6 +181,8 @@ pub struct ImageRequest<'a> {
     pub context: &'a Path,
     /// A prebuilt image, used instead of the Dockerfile.
     pub docker_image: Option<&'a str>,
+    /// How the Dockerfile is built, if not in the usual way.
+    pub build: Option<&'a BuildOptions>,
     /// Builds from the Dockerfile without cache, even if the task names an image.
     pub force_build: bool,
     /// The path of the build log, if something is built. Its directory may not exist yet.
@@ -190,6 +241,8 @@ pub struct EnvironmentSpec<'a> {
     /// Directories that the verifier's commands and file operations see separately, empty at first, and that
     /// the agent's processes cannot reach, if the provider supports it.
     pub private_dirs: &'a [&'a str],
+    /// Settings of a container in a [group](ServiceGroup).
+    pub container: Option<&'a ContainerSettings>,
 }
 
 impl<'a> EnvironmentSpec<'a> {
@@ -207,6 +260,7 @@ impl<'a> EnvironmentSpec<'a> {
             no_network: false,
             hosts: &[],
             private_dirs: &[],
+            container: None,
         }
     }
 }
@@ -216,6 +270,8 @@ impl<'a> EnvironmentSpec<'a> {
 pub struct ImageStartup {
     /// `ENTRYPOINT`: a program and its arguments.
     pub entrypoint: Vec<String>,
+    /// `CMD`: a program and its arguments, or more arguments for the entrypoint.
+    pub command: Vec<String>,
     /// `HEALTHCHECK`.
     pub healthcheck: Option<ImageHealthcheck>,
 }

@@ -9,7 +9,10 @@ mod connection;
 mod ending;
 mod output;
 mod send;
+mod session;
 mod tunnel;
+#[cfg(feature = "websocket")]
+mod websocket;
 
 use std::{
     net::SocketAddr,
@@ -21,6 +24,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+pub use rollout_guest::KillScope;
 use rollout_guest::{FileLookup, GuestReply, GuestRequest, Item, MAX_DATA};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -28,7 +32,10 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::ending::ContainerEnd;
+pub use self::{
+    ending::ContainerEnd,
+    session::{Dial, DialError, GuestSession, GuestStream},
+};
 
 use self::{
     connection::{Call, Connection},
@@ -87,6 +94,8 @@ pub struct Guest {
     user: Option<String>,
     users: Mutex<CommandUsers>,
     stays: AtomicBool,
+    /// How long the stream may stand still without being lost.
+    outage: Duration,
 }
 
 impl Guest {
@@ -98,7 +107,32 @@ impl Guest {
         user: Option<String>,
     ) -> Result<Self, EnvironmentError> {
         let connection = Connection::open(reader, writer).await?;
-        Ok(Self { connection, pumps: Pumps::default(), user, users: Mutex::default(), stays: false.into() })
+        Ok(Self {
+            connection,
+            pumps: Pumps::default(),
+            user,
+            users: Mutex::default(),
+            stays: false.into(),
+            outage: Duration::ZERO,
+        })
+    }
+
+    /// Waits longer for answers, because the stream may stand still for this long while a lost connection is replaced.
+    #[must_use]
+    pub fn with_outage(self, outage: Duration) -> Self {
+        Self { outage, ..self }
+    }
+
+    /// Runs commands as this user, given as `name|uid[:group|gid]`, or as root if `None`.
+    #[must_use]
+    pub fn with_user(self, user: Option<String>) -> Self {
+        Self { user, ..self }
+    }
+
+    /// The processes that [`survivors`](Self::survivors), [`hold`](Self::hold) and [`kill_all`](Self::kill_all)
+    /// reach.
+    pub fn kill_scope(&self) -> KillScope {
+        self.connection.scope()
     }
 
     /// Copies a host file, or the content of a host directory, to a path inside.
@@ -230,6 +264,15 @@ impl Guest {
         *self.users.lock().unwrap_or_else(PoisonError::into_inner) = users;
     }
 
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, EnvironmentError>>,
+    ) -> Result<T, EnvironmentError> {
+        timeout(CONTROL_PATIENCE + self.outage, answer)
+            .await
+            .unwrap_or_else(|_| Err(EnvironmentError::Lost("the environment does not answer in time".into())))
+    }
+
     fn user_of(&self, role: CommandRole) -> Option<String> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         users.of(role).map(str::to_owned).or_else(|| self.user.clone())
@@ -247,7 +290,7 @@ impl Guest {
         let (Call { mut ticket, replies }, taken) = self.connection.command(&request)?;
         ticket.last();
         let end = self.pumps.start(replies, taken, command.stdout, command.stderr);
-        let end = match command.deadline.and_then(|time| time.checked_add(KILL_PATIENCE)) {
+        let end = match command.deadline.and_then(|time| time.checked_add(KILL_PATIENCE + self.outage)) {
             Some(patience) => timeout(patience, end).await.map_err(|_| {
                 EnvironmentError::Lost(
                     "a command did not end at its deadline, and could not be killed".into(),
@@ -272,12 +315,12 @@ impl Guest {
     /// Carries connections to the returned port of the loopback inside to a service of the host, until the
     /// stream closes.
     pub async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
-        in_time(self.connection.offer(service)).await
+        self.in_time(self.connection.offer(service)).await
     }
 
     /// The commands of the processes running inside.
     pub async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        in_time(self.list_processes()).await
+        self.in_time(self.list_processes()).await
     }
 
     async fn list_processes(&self) -> Result<Vec<String>, EnvironmentError> {
@@ -300,12 +343,12 @@ impl Guest {
 
     /// Kills every process inside.
     pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        in_time(self.connection.call(&GuestRequest::KillAll)?.done()).await
+        self.in_time(self.connection.call(&GuestRequest::KillAll)?.done()).await
     }
 
     /// Stops every process inside until [`watch`](Self::watch) continues them.
     pub async fn hold(&self) -> Result<(), EnvironmentError> {
-        in_time(self.connection.call(&GuestRequest::Hold)?.done()).await
+        self.in_time(self.connection.call(&GuestRequest::Hold)?.done()).await
     }
 
     /// Watches the files that are in a directory now, and others that may appear, and continues processes that
@@ -313,12 +356,12 @@ impl Guest {
     pub async fn watch(&self, tree: &str, files: &[&str]) -> Result<(), EnvironmentError> {
         let files = files.iter().map(|file| (*file).to_owned()).collect();
         let request = GuestRequest::Watch { tree: tree.to_owned(), files };
-        in_time(self.connection.call(&request)?.done()).await
+        self.in_time(self.connection.call(&request)?.done()).await
     }
 
     /// Returns the changes to the watched files by any process. Ends the watch.
     pub async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
-        in_time(self.list_changes()).await
+        self.in_time(self.list_changes()).await
     }
 
     async fn list_changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
@@ -352,7 +395,7 @@ impl Guest {
 
     /// Keeps the guest, and everything inside, running after its stream closes.
     pub async fn stay(&self) -> Result<(), EnvironmentError> {
-        in_time(self.connection.call(&GuestRequest::Stay)?.done()).await?;
+        self.in_time(self.connection.call(&GuestRequest::Stay)?.done()).await?;
         self.stays.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -367,14 +410,6 @@ impl Guest {
         connection.close();
         pumps.finish().await;
     }
-}
-
-async fn in_time<T>(
-    answer: impl Future<Output = Result<T, EnvironmentError>>,
-) -> Result<T, EnvironmentError> {
-    timeout(CONTROL_PATIENCE, answer)
-        .await
-        .unwrap_or_else(|_| Err(EnvironmentError::Lost("the environment does not answer in time".into())))
 }
 
 async fn file_work<T: Send + 'static>(

@@ -1,6 +1,7 @@
 //! Paths and settings of this machine that providers need. The caller of the library looks them up.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -14,6 +15,91 @@ pub struct HostPaths {
     pub helper: PathBuf,
     /// How to reach a Docker engine.
     pub docker: DockerAccess,
+    /// How to reach a Kubernetes cluster.
+    pub kubernetes: KubernetesAccess,
+    /// The user's accounts for cloud sandboxes.
+    pub clouds: CloudAccess,
+}
+
+/// The variables and the home directory in which the programs of cloud vendors look for credentials.
+#[derive(Clone, Default)]
+pub struct CloudAccess {
+    /// The variables that are set. Their values may be secret.
+    variables: BTreeMap<&'static str, String>,
+    /// `HOME`.
+    home: Option<PathBuf>,
+}
+
+impl CloudAccess {
+    /// The variables that vendors' programs read.
+    const VARIABLES: [&'static str; 16] = [
+        "DAYTONA_API_KEY",
+        "DAYTONA_API_URL",
+        "DAYTONA_ORGANIZATION_ID",
+        "DAYTONA_TARGET",
+        "E2B_ACCESS_TOKEN",
+        "E2B_API_KEY",
+        "E2B_API_URL",
+        "E2B_DOMAIN",
+        "FLY_ACCESS_TOKEN",
+        "FLY_API_TOKEN",
+        "FLY_FLAPS_BASE_URL",
+        "MODAL_CONFIG_PATH",
+        "MODAL_PROFILE",
+        "MODAL_SERVER_URL",
+        "MODAL_TOKEN_ID",
+        "MODAL_TOKEN_SECRET",
+    ];
+
+    /// Reads the same environment variables as the vendors' programs.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let text = |name| Some((name, set(name)?.into_string().ok()?));
+        let variables = Self::VARIABLES.into_iter().filter_map(text).collect();
+        Self { variables, home: set("HOME").map(PathBuf::from) }
+    }
+
+    /// The value of a variable.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// A file in the home directory.
+    pub fn home_file(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        self.home.as_ref().map(|home| home.join(path))
+    }
+}
+
+impl std::fmt::Debug for CloudAccess {
+    /// Shows only the names of variables.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloudAccess")
+            .field("variables", &self.variables.keys())
+            .field("home", &self.home)
+            .finish()
+    }
+}
+
+/// How to reach a Kubernetes cluster, if a job does not name a kubeconfig file.
+#[derive(Debug, Clone, Default)]
+pub struct KubernetesAccess {
+    /// The files in `KUBECONFIG`, otherwise `.kube/config` in the home directory.
+    pub kubeconfig: Vec<PathBuf>,
+    /// Whether this process runs in a pod, whose service account can be used.
+    pub in_cluster: bool,
+}
+
+impl KubernetesAccess {
+    /// Reads the same environment variables as kubectl.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let home = || set("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+        let kubeconfig = match set("KUBECONFIG") {
+            Some(list) => std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect(),
+            None => home().into_iter().collect(),
+        };
+        Self { kubeconfig, in_cluster: set("KUBERNETES_SERVICE_HOST").is_some() }
+    }
 }
 
 /// How to reach a Docker engine, and where the credentials for its registries are.
@@ -63,6 +149,20 @@ impl DockerAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn access_to_a_cluster_follows_the_variables_of_kubectl() {
+        let access = |kubeconfig: Option<&'static str>| {
+            KubernetesAccess::from_variables(move |name| match name {
+                "HOME" => Some("/home/u".into()),
+                "KUBECONFIG" => kubeconfig.map(Into::into),
+                _ => None,
+            })
+        };
+        assert_eq!(access(None).kubeconfig, [PathBuf::from("/home/u/.kube/config")]);
+        assert_eq!(access(Some("/a:/b")).kubeconfig, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert!(!access(None).in_cluster);
+    }
 
     #[test]
     fn access_to_an_engine_follows_the_variables_of_the_docker_command() {

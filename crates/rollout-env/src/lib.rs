@@ -9,6 +9,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod blocking;
+pub mod compose;
 mod config;
 mod connect;
 #[cfg(feature = "docker")]
@@ -17,24 +18,35 @@ mod dockerfile;
 mod environment;
 #[cfg(feature = "docker")]
 pub mod guest;
+#[cfg(any(feature = "kubernetes", feature = "remote"))]
+mod guest_environment;
 mod host;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod log;
 #[cfg(feature = "native")]
 mod native;
 #[cfg(any(feature = "docker", feature = "native"))]
 mod preparations;
+#[cfg(feature = "docker")]
+mod raw_terminal;
 #[cfg(any(feature = "docker", feature = "native"))]
 mod receive;
+#[cfg(feature = "remote")]
+pub mod remote;
 #[cfg(any(feature = "docker", feature = "native"))]
 mod service;
 mod trouble;
+#[cfg(any(feature = "kubernetes", feature = "remote"))]
+mod work_thread;
 
-pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};
+pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, KeepImages, PreservePolicy};
 pub use connect::{ConnectError, check, connect};
 pub use dockerfile::check_dockerfile;
 pub use environment::{
     CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Demand, Environment, EnvironmentError,
     EnvironmentSpec, EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead,
-    ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome, PreparedImage, Provider,
+    GroupRequest, ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome, PreparedImage,
+    Provider, ServiceGroup,
 };
-pub use host::{DockerAccess, HostPaths};
+pub use host::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess};

@@ -61,6 +61,11 @@ impl LogWriter {
         }
     }
 
+    /// Adds its last bytes to those of an earlier stream.
+    pub fn with_tail(self, tail: &LogTail) -> Self {
+        Self { tail: tail.clone(), ..self }
+    }
+
     /// A view of the last bytes, which stays valid after the writer is moved.
     pub fn tail(&self) -> LogTail {
         self.tail.clone()

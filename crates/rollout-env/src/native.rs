@@ -1,6 +1,8 @@
-//! The native provider: the embedded container engine, with the host as its image.
+//! The native provider: the embedded container engine.
 
 mod environment;
+mod images;
+mod mapping;
 mod output;
 mod tunnel;
 
@@ -13,15 +15,12 @@ use std::{
 
 use async_trait::async_trait;
 use rollout_sandbox::{
-    CreateError, EngineOptions, Image, Network, SandboxEngine, SandboxEngineError, SandboxLimits,
-    SandboxSpec,
-    build::{
-        BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build, inspect,
-    },
+    CreateError, EngineOptions, Image, Network, PreservedLock, SandboxEngine, SandboxEngineError,
+    SandboxLimits, SandboxSpec,
+    build::{BuildRequest, ImageBuildError, LogSink, build, inspect},
 };
-use serde_json::json;
 
-use self::environment::NativeEnvironment;
+use self::{environment::NativeEnvironment, images::NativeImages, mapping::ImageMapping};
 use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
@@ -35,8 +34,7 @@ use crate::{
 };
 use rollout_core::text::chain;
 use rollout_settings::{
-    Form,
-    forms::{whole, word},
+    forms::{texts, whole, word},
     read_json,
 };
 
@@ -47,8 +45,14 @@ rollout_settings::settings! {
         ///
         /// `host`: this machine's network. `none`: loopback only.
         network: Network = word(&NETWORKS).default(Network::Host),
-        /// The images for which this machine's own system is used. `*` in a name matches any text.
-        images: Vec<String> = host_images(),
+        /// What is used instead of pulling an image. `*` in a name matches any text.
+        ///
+        /// `host`: this machine's own system. `docker:NAME`: an image of the local Docker engine. `docker-archive:FILE`:
+        /// an archive of `docker save`. `oci:DIRECTORY`: an OCI layout, with `:NAME` if it has several images.
+        /// `rootfs:FILE`: a tar archive of a system. Files are absolute paths.
+        images: ImageMapping = ImageMapping::form(),
+        /// Registries, as `host:port`, that images are pulled from by plain HTTP.
+        insecure_registries: Vec<String> = texts().or_empty(),
         /// The maximum number of processes and threads in one environment.
         ///
         /// Far more than tasks need, but few enough to stop a fork bomb.
@@ -57,22 +61,6 @@ rollout_settings::settings! {
 }
 
 const NETWORKS: [(&str, Network); 2] = [("host", Network::Host), ("none", Network::None)];
-
-fn host_images() -> Form<Vec<String>> {
-    let schema = || json!({ "type": "object", "additionalProperties": { "enum": ["host"] } });
-    Form::written("mapping of name to `host`", schema, |section, key| {
-        let images = section.mapping(key)?;
-        let host = [("host", ())];
-        Some(
-            images
-                .entries
-                .iter()
-                .filter_map(|entry| images.word(&entry.key, &host).map(|()| entry.key.clone()))
-                .collect(),
-        )
-    })
-    .or_empty()
-}
 
 /// The settings of the native environments of a job.
 pub(super) struct Settings {
@@ -92,7 +80,7 @@ impl Settings {
 /// Creates native environments.
 pub(super) struct Native {
     engine: SandboxEngine,
-    bases: HostImages,
+    bases: NativeImages,
     network: Network,
     pids: u64,
     notes: Vec<String>,
@@ -108,12 +96,12 @@ impl Native {
     ) -> Result<Self, SandboxEngineError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
         let engine = SandboxEngine::start(options).await?;
-        let bases = HostImages::new(engine.clone(), settings.keys.images);
+        let NativeKeys { network, images, insecure_registries, pids } = settings.keys;
+        let bases = NativeImages::new(&engine, images, insecure_registries, place.docker.clone());
         let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
         if settings.wants_storage {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
         }
-        let (network, pids) = (settings.keys.network, settings.keys.pids);
         Ok(Self {
             engine,
             bases,
@@ -128,11 +116,8 @@ impl Native {
     async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         match &request.docker_image {
             Some(name) if !request.force_build => {
-                let image = self.bases.resolve(name).await.map_err(|error| match error {
-                    BaseImageError::Unmapped { .. } => EnvironmentError::NoImage(chain(&error)),
-                    error => EnvironmentError::Pull(chain(&error)),
-                })?;
-                Ok(self.remember(image))
+                let image = self.bases.image(name, request.log).await;
+                Ok(self.remember(image.map_err(|error| images::failure(name, &error))?))
             }
             _ => self.build(request).await,
         }
@@ -160,13 +145,50 @@ impl Native {
             limits: SandboxLimits { pids: Some(self.pids), ..SandboxLimits::default() },
             log: sink.await.map_err(log_error)?,
         };
-        let built = build(&self.engine, wanted, &self.bases).await.map_err(build_error)?;
+        let images = self.bases.for_build(request.log.to_owned());
+        let built = build(&self.engine, wanted, &images).await.map_err(build_error)?;
         if built.cached {
             // Nothing was built, so the log is removed; an empty file that remains is harmless.
             let log = request.log.to_owned();
             let _ = blocking(move || fs::remove_dir_all(log.parent().unwrap_or(&log))).await;
         }
         Ok(self.remember(built.image))
+    }
+
+    /// Starts an environment from an image. `lock` is kept as long as it runs.
+    async fn start_from(
+        &self,
+        image: Image,
+        spec: EnvironmentSpec<'_>,
+        lock: Option<PreservedLock>,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let limits = SandboxLimits {
+            cpus_millis: spec.cpus.map(|cpus| cpus.millis),
+            memory_bytes: spec.memory.map(|memory| memory.0),
+            pids: Some(self.pids),
+        };
+        let sandbox = SandboxSpec {
+            name: spec.name.to_owned(),
+            image,
+            network: if spec.no_network { Network::None } else { self.network },
+            limits,
+            private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
+        };
+        let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
+            CreateError::Resources { .. } => EnvironmentError::Resources(format!(
+                "{}; lower the limit in task.toml, or override it in the job",
+                chain(&error)
+            )),
+            error => EnvironmentError::Start(chain(&error)),
+        })?;
+        let environment = NativeEnvironment::new(sandbox, spec.workdir, lock);
+        if let Some(workdir) = spec.workdir {
+            environment.make_workdir(workdir).await?;
+        }
+        if !spec.hosts.is_empty() {
+            environment.add_hosts(spec.hosts).await?;
+        }
+        Ok(Box::new(environment))
     }
 
     fn remember(&self, image: Image) -> PreparedImage {
@@ -191,13 +213,7 @@ impl Provider for Native {
     }
 
     fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
-        let known = |reference: &str| match self.bases.is_mapped(reference) {
-            true => Ok(()),
-            false => {
-                let error = BaseImageError::Unmapped { reference: reference.to_owned() };
-                Err(ImageProblem::Unknown(error.to_string()))
-            }
-        };
+        let known = |reference: &str| self.bases.check(reference).map_err(ImageProblem::Unknown);
         let dockerfile = context.join("Dockerfile");
         match docker_image {
             Some(reference) => known(reference),
@@ -213,7 +229,7 @@ impl Provider for Native {
 
     fn refusal(&self, demand: Demand) -> Option<String> {
         let reason = match demand {
-            Demand::NoNetwork => return None,
+            Demand::NoNetwork | Demand::Allowlist => return None,
             Demand::Gpus => "the native environment has no GPUs; use `environment.type: docker`",
             Demand::NetworkChanges => {
                 "the network of a native environment cannot be changed while it runs; use `environment.type: docker`"
@@ -221,7 +237,8 @@ impl Provider for Native {
             Demand::ImageStartup => {
                 "the native environment does not start them; use `environment.type: docker`"
             }
-            Demand::Compose => "compose files need `environment.type: docker`",
+            Demand::Compose => "several containers, or their settings, need `environment.type: docker`",
+            Demand::Privileged => "privileged containers need `environment.type: docker`",
         };
         Some(reason.to_owned())
     }
@@ -238,33 +255,7 @@ impl Provider for Native {
         .ok_or_else(|| {
             EnvironmentError::Start(format!("the image {} was not prepared", spec.image.reference))
         })?;
-        let limits = SandboxLimits {
-            cpus_millis: spec.cpus.map(|cpus| cpus.millis),
-            memory_bytes: spec.memory.map(|memory| memory.0),
-            pids: Some(self.pids),
-        };
-        let sandbox = SandboxSpec {
-            name: spec.name.to_owned(),
-            image,
-            network: if spec.no_network { Network::None } else { self.network },
-            limits,
-            private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
-        };
-        let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
-            CreateError::Resources { .. } => EnvironmentError::Resources(format!(
-                "{}; lower the limit in task.toml, or override it in the job",
-                chain(&error)
-            )),
-            error => EnvironmentError::Start(chain(&error)),
-        })?;
-        let environment = NativeEnvironment::new(sandbox, spec.workdir);
-        if let Some(workdir) = spec.workdir {
-            environment.make_workdir(workdir).await?;
-        }
-        if !spec.hosts.is_empty() {
-            environment.add_hosts(spec.hosts).await?;
-        }
-        Ok(Box::new(environment))
+        self.start_from(image, spec, None).await
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -279,7 +270,17 @@ impl Provider for Native {
             .reopen(Path::new(place))
             .await
             .map_err(|error| EnvironmentError::Start(chain(&error)))?;
-        Ok(Box::new(NativeEnvironment::new(sandbox, None)))
+        Ok(Box::new(NativeEnvironment::new(sandbox, None, None)))
+    }
+
+    async fn create_from(
+        &self,
+        place: &str,
+        spec: EnvironmentSpec<'_>,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let opened = self.engine.preserved_image(Path::new(place)).await;
+        let (image, lock) = opened.map_err(|error| EnvironmentError::Refused(chain(&error)))?;
+        self.start_from(image, spec, Some(lock)).await
     }
 
     async fn settle(&self) {
@@ -292,6 +293,13 @@ impl Provider for Native {
 fn build_error(error: ImageBuildError) -> EnvironmentError {
     let text = chain(&error);
     match error {
+        ImageBuildError::BaseImage { reference, source, .. } => {
+            let text = format!("{text}; {}", images::hint(&reference));
+            match images::is_temporary(&source) {
+                true => EnvironmentError::BuildNetwork(text),
+                false => EnvironmentError::Build(text),
+            }
+        }
         ImageBuildError::RunFailed { output, .. } if is_network_trouble(&output) => {
             EnvironmentError::BuildNetwork(text)
         }
@@ -311,6 +319,7 @@ fn network_name(network: Network) -> &'static str {
 mod tests {
     use super::*;
     use rollout_settings::{Settings as _, docs::check_page};
+    use serde_json::json;
 
     #[test]
     fn the_table_in_docs_matches_the_schema() {
@@ -333,11 +342,11 @@ mod tests {
             read(json!({"images": {"a": "host", "b": "guest"}})),
         ];
         insta::assert_snapshot!(errors.join("\n"), @"
-        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `pids`
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `insecure_registries`, `pids`
         2 settings are invalid
           `provider_config.network` cannot be `bridge`; it can be one of `host`, `none`
           `provider_config.pids` must be at least 1, not 0
-        `provider_config.images.b` cannot be `guest`; it can only be `host`
+        `provider_config.images.b` cannot be `guest`; it can be `host`, `docker:NAME`, `docker-archive:FILE`, `oci:DIRECTORY[:NAME]` or `rootfs:FILE`
         ");
     }
 }

@@ -9,13 +9,16 @@ use std::{
 
 use tokio::sync::OnceCell;
 
-use crate::environment::{EnvironmentError, ImageRequest, PreparedImage};
+use crate::{
+    compose::BuildOptions,
+    environment::{EnvironmentError, ImageRequest, PreparedImage},
+};
 
 /// One preparation. A permanent failure applies to every trial.
 type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
 
-/// The context and the image of a request.
-type Key = (PathBuf, Option<String>);
+/// The context, the image and the build options of a request.
+type Key = (PathBuf, Option<String>, Option<BuildOptions>);
 
 /// The preparations of this process.
 #[derive(Default)]
@@ -31,7 +34,8 @@ impl Preparations {
     ) -> Result<PreparedImage, EnvironmentError> {
         let cell = {
             let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let key = (request.context.to_owned(), request.docker_image.map(str::to_owned));
+            let image = request.docker_image.map(str::to_owned);
+            let key = (request.context.to_owned(), image, request.build.cloned());
             Arc::clone(preparations.entry(key).or_default())
         };
         let outcome = cell.get_or_try_init(|| async {
@@ -42,6 +46,27 @@ impl Preparations {
             }
         });
         outcome.await?.clone()
+    }
+
+    /// Forgets the images of contexts below a directory, and returns those that no other context has.
+    #[cfg(feature = "docker")]
+    pub(super) fn take_below(&self, dir: &std::path::Path) -> Vec<String> {
+        let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reference = |cell: &Arc<Preparation>| match cell.get() {
+            Some(Ok(image)) => Some(image.reference.clone()),
+            _ => None,
+        };
+        let mut taken: Vec<String> = Vec::new();
+        preparations.retain(|(context, ..), cell| {
+            // A failed preparation would fail again.
+            let Some(reference) = reference(cell).filter(|_| context.starts_with(dir)) else { return true };
+            taken.push(reference);
+            false
+        });
+        taken.retain(|taken| !preparations.values().any(|cell| reference(cell).as_ref() == Some(taken)));
+        taken.sort();
+        taken.dedup();
+        taken
     }
 
     /// Forgets an image that was removed, so that the next trial prepares it again.
@@ -65,8 +90,14 @@ mod tests {
         let prepared = async |context: &str, docker_image: Option<&str>, reference: &str| {
             let origin = Origin { job: "job", trial: "trial" };
             let log = Path::new("build.txt");
-            let request =
-                ImageRequest { origin, context: Path::new(context), docker_image, force_build: false, log };
+            let request = ImageRequest {
+                origin,
+                context: Path::new(context),
+                docker_image,
+                build: None,
+                force_build: false,
+                log,
+            };
             let work = async { Ok(PreparedImage { reference: reference.to_owned() }) };
             preparations.once(request, work).await.unwrap().reference
         };

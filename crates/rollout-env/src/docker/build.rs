@@ -91,6 +91,10 @@ impl BuildLog {
 pub(super) struct ImageBuild {
     pub(super) context: BuildContext,
     pub(super) tag: String,
+    /// Values of `ARG`.
+    pub(super) args: Vec<(String, String)>,
+    /// The stage to build.
+    pub(super) target: Option<String>,
     pub(super) platform: String,
     pub(super) no_cache: bool,
     /// The network of commands; `None` means the engine's default.
@@ -118,8 +122,10 @@ fn request(
     order: ImageBuild,
 ) -> impl Stream<Item = Result<BuildInfo, Error>> + '_ {
     let options = BuildImageOptions {
-        dockerfile: "Dockerfile".to_owned(),
+        dockerfile: order.context.dockerfile.clone(),
         t: Some(order.tag),
+        buildargs: (!order.args.is_empty()).then(|| order.args.into_iter().collect()),
+        target: order.target.unwrap_or_default(),
         platform: order.platform,
         nocache: order.no_cache,
         networkmode: order.network,

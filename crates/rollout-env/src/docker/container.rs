@@ -1,6 +1,6 @@
 //! A running container, controlled through its guest.
 
-use std::{net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use bollard::{
@@ -14,12 +14,12 @@ use serde_json::json;
 use tokio_util::io::StreamReader;
 
 use super::{
-    Engine,
+    Engine, apply,
     commit::Commit,
     ending::why_ended,
     failure,
-    images::SNAPSHOTS,
-    names, network,
+    images::{self, SNAPSHOTS},
+    kept, names, network, owner,
     reaper::{self, Container},
     settings::{self, Settings},
     terminal,
@@ -36,7 +36,7 @@ use crate::{
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The label with the user of commands, for opening the container again.
-const USER: &str = "rollout.user";
+pub(super) const USER: &str = "rollout.user";
 
 /// A running container.
 pub(super) struct DockerEnvironment {
@@ -52,6 +52,21 @@ pub(super) struct DockerEnvironment {
     facts: Facts,
     workdir: String,
     startup: ImageStartup,
+    /// The network that can be taken away.
+    outside: String,
+    /// The image that it was started from.
+    image: String,
+    /// The image that is removed with the container.
+    own_image: Option<String>,
+}
+
+/// What a container starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ContainerBase {
+    /// An image with the guest.
+    Image,
+    /// An image of a preserved container, which this container alone uses. Its agent can have replaced the guest.
+    Preserved,
 }
 
 /// How a container is created.
@@ -67,6 +82,7 @@ pub(super) struct Plan<'a> {
     pub(super) startup: ImageStartup,
     /// Whether the engine limits its storage.
     pub(super) storage: bool,
+    pub(super) base: ContainerBase,
 }
 
 impl Plan<'_> {
@@ -101,7 +117,7 @@ impl Plan<'_> {
         };
         let mut labels = engine.inner.owner.labels(spec.origin);
         labels.insert(USER.to_owned(), self.user.clone().unwrap_or_default());
-        ContainerCreateBody {
+        let mut body = ContainerCreateBody {
             image: Some(spec.image.reference.clone()),
             user: Some("0:0".to_owned()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
@@ -123,7 +139,11 @@ impl Plan<'_> {
             labels: Some(labels),
             host_config: Some(host),
             ..ContainerCreateBody::default()
+        };
+        if let Some(settings) = spec.container {
+            apply::apply(settings, &mut body);
         }
+        body
     }
 }
 
@@ -154,6 +174,13 @@ impl DockerEnvironment {
                 failed(error)
             }
         })?;
+        let more = plan.spec.container.into_iter().flat_map(|settings| settings.networks.iter().skip(1));
+        for (other, names) in more {
+            network::connect(engine, &name, other, names).await.map_err(failed)?;
+        }
+        if plan.base == ContainerBase::Preserved {
+            images::upload_guest(engine, &name).await.map_err(failed)?;
+        }
         let attach = AttachContainerOptions {
             stream: true,
             stdin: true,
@@ -204,11 +231,19 @@ impl DockerEnvironment {
             user: plan.user,
             origin: (job.to_owned(), trial.to_owned()),
             facts: Facts {
-                network: if plan.spec.no_network { "none" } else { plan.settings.network_name() }.to_owned(),
+                network: match plan.spec.container {
+                    Some(_) => "compose",
+                    None if plan.spec.no_network => "none",
+                    None => plan.settings.network_name(),
+                }
+                .to_owned(),
                 enforced,
             },
             workdir: plan.workdir.to_owned(),
             startup: plan.startup,
+            outside: plan.settings.network_name().to_owned(),
+            image: plan.spec.image.reference.clone(),
+            own_image: (plan.base == ContainerBase::Preserved).then(|| plan.spec.image.reference.clone()),
         })
     }
 
@@ -237,6 +272,9 @@ impl DockerEnvironment {
             facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
             workdir: "/".to_owned(),
             startup: ImageStartup::default(),
+            outside: String::new(),
+            image: String::new(),
+            own_image: None,
         })
     }
 
@@ -244,6 +282,14 @@ impl DockerEnvironment {
         self.guest.as_ref().ok_or_else(|| {
             EnvironmentError::Lost("a preserved container can only be opened with a terminal".to_owned())
         })
+    }
+
+    /// The labels of a snapshot, with the image that it was made from.
+    fn snapshot_labels(&self) -> HashMap<String, String> {
+        let origin = Origin { job: &self.origin.0, trial: &self.origin.1 };
+        let mut labels = self.engine.inner.owner.committed_labels("snapshot", origin);
+        labels.insert(owner::IMAGE_BASE.to_owned(), self.image.clone());
+        labels
     }
 
     /// Finds a volume whose files belong to this container alone and would be missing in an image of it.
@@ -303,7 +349,7 @@ impl Environment for DockerEnvironment {
     }
 
     async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {
-        network::set(&self.engine, &self.name, &self.facts.network, connected).await
+        network::set(&self.engine, &self.name, &self.outside, connected).await
     }
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
@@ -374,11 +420,7 @@ impl Environment for DockerEnvironment {
             tag,
             // The container itself runs as root, for the guest.
             user: self.user.as_deref(),
-            labels: self
-                .engine
-                .inner
-                .owner
-                .committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 }),
+            labels: self.snapshot_labels(),
             pause: true,
         };
         self.engine.commit(commit).await.map_err(|error| {
@@ -411,7 +453,7 @@ impl Environment for DockerEnvironment {
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
-        let Self { engine, container, guest, name, .. } = *self;
+        let Self { engine, container, guest, name, own_image, .. } = *self;
         let removed = match container {
             Some(container) => container.remove().await,
             None => reaper::remove(engine.api(), &name).await,
@@ -424,6 +466,9 @@ impl Environment for DockerEnvironment {
         })?;
         if let Some(guest) = guest {
             guest.finish().await;
+        }
+        if let Some(image) = own_image {
+            kept::remove(&engine, &image).await;
         }
         Ok(())
     }

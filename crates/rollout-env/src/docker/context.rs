@@ -14,6 +14,8 @@ use rollout_sandbox::build::{ContextFile, CopyFailure, FileKind, context_files, 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
+use crate::compose::BuildOptions;
+
 /// The size of a piece of the archive that is sent to the engine.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -22,22 +24,24 @@ const PIECES: usize = 4;
 
 /// The Dockerfile of a task, and the files that it may copy.
 #[derive(Debug, Clone)]
-pub(super) struct BuildContext {
+pub(crate) struct BuildContext {
     dir: PathBuf,
+    /// The path of the Dockerfile in the directory.
+    pub(super) dockerfile: String,
     files: Vec<ContextFile>,
 }
 
 impl BuildContext {
-    /// Lists a directory with a `Dockerfile`. Blocks.
-    pub(super) fn open(dir: &Path) -> Result<Self, CopyFailure> {
+    /// Lists a directory with a Dockerfile. Blocks.
+    pub(crate) fn open(dir: &Path, dockerfile: &str) -> Result<Self, CopyFailure> {
         // Resolved now, because links in the path may change before the files are read.
         let dir = dir.canonicalize().map_err(|source| CopyFailure::Io { path: dir.to_owned(), source })?;
-        let files = context_files(&dir, &dir.join("Dockerfile"))?;
-        Ok(Self { dir, files })
+        let files = context_files(&dir, &dir.join(dockerfile))?;
+        Ok(Self { dir, dockerfile: dockerfile.to_owned(), files })
     }
 
     /// Hashes names, kinds, modes and contents, and everything else that the image depends on. Blocks.
-    pub(super) fn hash(&self, platform: &str) -> io::Result<String> {
+    pub(crate) fn hash(&self, platform: &str, options: &BuildOptions) -> io::Result<String> {
         let mut hasher = Sha256::new();
         let mut field = |bytes: &[u8]| {
             hasher.update((bytes.len() as u64).to_le_bytes());
@@ -45,6 +49,15 @@ impl BuildContext {
         };
         field(b"rollout build 1");
         field(platform.as_bytes());
+        if *options != BuildOptions::default() {
+            field(b"options");
+            field(self.dockerfile.as_bytes());
+            field(options.target.as_deref().unwrap_or_default().as_bytes());
+            for (key, value) in &options.args {
+                field(key.as_bytes());
+                field(value.as_bytes());
+            }
+        }
         for file in &self.files {
             field(file.path.as_os_str().as_bytes());
             field(&file.mode.to_le_bytes());
@@ -87,7 +100,23 @@ impl BuildContext {
 
     fn write_archive(&self, writer: impl Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(writer);
-        for file in &self.files {
+        self.append_to(&mut archive, |_| true)?;
+        archive.into_inner()?.flush()
+    }
+
+    /// The files, with parents before their content.
+    #[cfg(feature = "remote")]
+    pub(crate) fn files(&self) -> &[ContextFile] {
+        &self.files
+    }
+
+    /// Adds the files that pass a filter to an archive. Blocks.
+    pub(crate) fn append_to<W: Write>(
+        &self,
+        archive: &mut tar::Builder<W>,
+        filter: impl Fn(&Path) -> bool,
+    ) -> io::Result<()> {
+        for file in self.files.iter().filter(|file| filter(&file.path)) {
             let mut header = tar::Header::new_gnu();
             header.set_mode(file.mode);
             header.set_size(0);
@@ -111,13 +140,14 @@ impl BuildContext {
                 }
             }
         }
-        archive.into_inner()?.flush()
+        Ok(())
     }
 
-    fn open_file(&self, file: &ContextFile) -> io::Result<File> {
+    /// Opens one of the files. Blocks.
+    pub(crate) fn open_file(&self, file: &ContextFile) -> io::Result<File> {
         let path = self.dir.join(&file.path);
         // The Dockerfile may be a link within the task.
-        let path = if file.path == Path::new("Dockerfile") { path.canonicalize()? } else { path };
+        let path = if file.path == Path::new(&self.dockerfile) { path.canonicalize()? } else { path };
         open_regular(&path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.path.display())))
     }
@@ -180,7 +210,8 @@ mod tests {
     }
 
     fn hash(dir: &tempfile::TempDir) -> String {
-        BuildContext::open(dir.path()).unwrap().hash("").unwrap()
+        let options = BuildOptions::default();
+        BuildContext::open(dir.path(), "Dockerfile").unwrap().hash("", &options).unwrap()
     }
 
     #[test]
@@ -195,14 +226,17 @@ mod tests {
         assert_ne!(executable, first);
         fs::write(dir.path().join("data/large"), "other").unwrap();
         assert_ne!(hash(&dir), executable);
-        assert_ne!(BuildContext::open(dir.path()).unwrap().hash("linux/arm64").unwrap(), hash(&dir));
+        let context = BuildContext::open(dir.path(), "Dockerfile").unwrap();
+        assert_ne!(context.hash("linux/arm64", &BuildOptions::default()).unwrap(), hash(&dir));
+        let staged = BuildOptions { target: Some("base".to_owned()), ..BuildOptions::default() };
+        assert_ne!(context.hash("", &staged).unwrap(), hash(&dir));
     }
 
     #[tokio::test]
     async fn the_archive_contains_visible_files_and_links_as_links() {
         let dir = task();
         let pieces: Vec<io::Result<Bytes>> =
-            BuildContext::open(dir.path()).unwrap().archive().collect().await;
+            BuildContext::open(dir.path(), "Dockerfile").unwrap().archive().collect().await;
         let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
         let mut archive = tar::Archive::new(&bytes[..]);
         let mut found: Vec<(String, u64, Option<String>)> = archive

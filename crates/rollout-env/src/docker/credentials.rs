@@ -31,7 +31,7 @@ const TOKEN_USER: &str = "<token>";
 /// The configured credentials of registries.
 #[derive(Deserialize, Default, Clone)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     auths: HashMap<String, Auth>,
     cred_helpers: HashMap<String, String>,
     creds_store: String,
@@ -59,7 +59,7 @@ struct HelperAnswer {
 
 impl Credentials {
     /// Reads the configuration. A missing or invalid file means no credentials.
-    pub(super) async fn load(place: &DockerAccess) -> Self {
+    pub(crate) async fn load(place: &DockerAccess) -> Self {
         let Some(path) = place.config_file("config.json") else { return Self::default() };
         let Ok(text) = tokio::fs::read(&path).await else { return Self::default() };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
@@ -70,7 +70,7 @@ impl Credentials {
     }
 
     /// The credentials for an image's registry, if there are any.
-    pub(super) async fn of_image(&self, image: &str) -> Option<DockerCredentials> {
+    pub(crate) async fn of_image(&self, image: &str) -> Option<DockerCredentials> {
         self.of_registry(registry(image)).await
     }
 

@@ -1,9 +1,15 @@
 //! A connection to an engine: Docker, or Podman with the same API.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bollard::{API_DEFAULT_VERSION, Docker as Api, models::SystemInfo};
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, future::BoxFuture};
+use tokio::io::AsyncWriteExt as _;
 
 use super::{
     endpoint::{self, Endpoint},
@@ -217,6 +223,16 @@ impl Engine {
         })
     }
 
+    /// Writes an image as an archive to a new file.
+    pub(crate) async fn save_image(&self, name: &str, path: &Path) -> io::Result<()> {
+        let mut content = self.api().export_image(name);
+        let mut file = tokio::fs::File::create_new(path).await?;
+        while let Some(bytes) = content.next().await {
+            file.write_all(&bytes.map_err(io::Error::other)?).await?;
+        }
+        file.flush().await
+    }
+
     /// Asks an engine for its description.
     async fn describe(api: Api, endpoint: Endpoint, place: &DockerAccess) -> Result<Self, EngineError> {
         let answers = async { tokio::try_join!(api.version(), api.info()) };
@@ -371,6 +387,12 @@ async fn disk(info: &SystemInfo) -> Option<Disk> {
     let stat = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&root)).await.ok()?.ok()?;
     let block = stat.f_frsize;
     Some(Disk { free: stat.f_bavail.saturating_mul(block), total: stat.f_blocks.saturating_mul(block) })
+}
+
+/// The free bytes of the disk of a directory. Blocks.
+pub(super) fn free_bytes(dir: &std::path::Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 #[cfg(test)]

@@ -127,7 +127,11 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
     let last = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n");
     let quoted = if last.is_empty() { last } else { format!("\nlast lines of {file}:\n{last}") };
     if is_failed_run(&words) {
-        let text = format!("{words}{quoted}");
+        // The output explains more than the command, so it is first: many displays show only one line.
+        let text = match last_output(output) {
+            Some(line) => format!("{line}\n{words}{quoted}"),
+            None => format!("{words}{quoted}"),
+        };
         return if is_network_trouble(output) {
             EnvironmentError::BuildNetwork(text)
         } else if is_disk_full(output) {
@@ -161,6 +165,31 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
         ));
     }
     EnvironmentError::Build(format!("{words}{quoted}"))
+}
+
+/// The last line that a command of the Dockerfile printed, from the end of the log.
+fn last_output(log: &str) -> Option<&str> {
+    const OF_BUILDERS: [&str; 9] = [
+        "ERROR: ",
+        "DONE",
+        "CACHED",
+        "WARN: ",
+        "[",
+        "Step ",
+        "--->",
+        "Removing intermediate container",
+        "STEP ",
+    ];
+    log.lines().rev().find_map(|line| {
+        let line = line.trim();
+        let is_number =
+            |word: &str| word.strip_prefix('#').is_some_and(|number| number.parse::<u32>().is_ok());
+        let line = match line.split_once(' ') {
+            Some((word, rest)) if is_number(word) => rest.trim(),
+            _ => line,
+        };
+        (!line.is_empty() && !OF_BUILDERS.iter().any(|start| line.starts_with(start))).then_some(line)
+    })
 }
 
 /// The image that a build could not fetch: the one that `COPY --from` names, or the base image that it had reached.
@@ -351,10 +380,20 @@ mod tests {
         let error = stream("The command '/bin/sh -c exit 7' returned a non-zero code: 7");
         let messages = build(&error, "no such luck", "environment/build.txt").to_string();
         insta::assert_snapshot!(messages, @"
+        no such luck
         The command '/bin/sh -c exit 7' returned a non-zero code: 7
         last lines of environment/build.txt:
         no such luck
         ");
+    }
+
+    #[test]
+    fn the_last_output_is_not_a_line_of_the_builder() {
+        let classic = "Step 2/3 : RUN apt-get install x\n ---> Running in 0123\nE: Unable to locate package x\nRemoving intermediate container 0123\n";
+        assert_eq!(last_output(classic), Some("E: Unable to locate package x"));
+        let buildkit = "#5 [2/3] RUN false\n#5 it broke\n#5 ERROR: exit code: 1\n";
+        assert_eq!(last_output(buildkit), Some("it broke"));
+        assert_eq!(last_output("#5 [2/3] RUN false\n#5 ERROR: exit code: 1\n"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Prepares the image of a task: builds or pulls it, then adds the guest.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs::TryLockError,
     io,
     path::{Path, PathBuf},
@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     blocking::blocking,
+    compose::BuildOptions,
     environment::{EnvironmentError, ImageRequest, Origin, no_dockerfile},
     guest,
 };
@@ -55,6 +56,18 @@ pub(super) struct Images {
     credentials: OnceCell<Credentials>,
     /// The images that were built without cache for this job.
     forced: Mutex<HashSet<String>>,
+    /// The images whose build without cache was started for this job.
+    started: Mutex<HashSet<String>>,
+    /// The built images below environments, by the environment's reference.
+    builds: Mutex<HashMap<String, String>>,
+}
+
+/// A Dockerfile with its context, and the hash of both.
+pub(super) struct OpenedContext {
+    context: BuildContext,
+    pub(super) hash: String,
+    options: BuildOptions,
+    platform: String,
 }
 
 /// An image that exists on the engine.
@@ -66,7 +79,14 @@ struct Base {
 impl Images {
     pub(super) fn new(engine: Engine, state_dir: &Path) -> Self {
         let locks = state_dir.join("docker-locks");
-        Self { engine, locks, credentials: OnceCell::new(), forced: Mutex::default() }
+        Self {
+            engine,
+            locks,
+            credentials: OnceCell::new(),
+            forced: Mutex::default(),
+            started: Mutex::default(),
+            builds: Mutex::default(),
+        }
     }
 
     /// Prepares the image of a task, and returns its reference.
@@ -84,7 +104,36 @@ impl Images {
             _ => self.build(request, settings, &mut log).await,
         };
         log.finish().await;
-        self.with_guest(&base?, settings, request.origin).await
+        let base = base?;
+        let reference = self.with_guest(&base, settings, request.origin).await?;
+        if base.name.starts_with(BUILDS) {
+            let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+            builds.insert(reference.clone(), base.name);
+        }
+        Ok(reference)
+    }
+
+    /// Builds an opened context without a guest, and returns its name on the engine.
+    #[cfg(feature = "kubernetes")]
+    pub(super) async fn build_plain(
+        &self,
+        request: ImageRequest<'_>,
+        settings: &Settings,
+        opened: OpenedContext,
+        log: &mut BuildLog,
+    ) -> Result<String, EnvironmentError> {
+        Ok(self.build_opened(request, settings, opened, log).await?.name)
+    }
+
+    /// The images that were made for an environment: that with the guest, and the one below if it was built.
+    pub(super) fn chain(&self, reference: &str) -> Vec<String> {
+        let builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(reference.to_owned()).chain(builds.get(reference).cloned()).collect()
+    }
+
+    /// Forgets the images of an environment, which were removed. A build without cache is not repeated.
+    pub(super) fn forget(&self, reference: &str) {
+        self.builds.lock().unwrap_or_else(PoisonError::into_inner).remove(reference);
     }
 
     /// Finds an image, or pulls it.
@@ -150,6 +199,33 @@ impl Images {
         Ok(())
     }
 
+    /// Reads a task's Dockerfile and its context.
+    pub(super) async fn open(
+        &self,
+        request: ImageRequest<'_>,
+        settings: &Settings,
+    ) -> Result<OpenedContext, EnvironmentError> {
+        let dir = request.context.to_owned();
+        let options = request.build.cloned().unwrap_or_default();
+        let file = options.dockerfile.clone().unwrap_or_else(|| "Dockerfile".to_owned());
+        let dockerfile = dir.join(&file);
+        let platform = settings.platform.clone().unwrap_or_default();
+        let missing = no_dockerfile(&dockerfile, request.docker_image);
+        let read = blocking(move || {
+            if !dockerfile.exists() {
+                return Ok(Err(missing));
+            }
+            let context = BuildContext::open(&dir, &file).map_err(io::Error::other)?;
+            let hash = context.hash(&platform, &options)?;
+            Ok(Ok(OpenedContext { context, hash, options, platform }))
+        });
+        read.await
+            .map_err(|error| {
+                EnvironmentError::Build(format!("cannot read the build context: {}", chain(&error)))
+            })?
+            .map_err(EnvironmentError::Build)
+    }
+
     /// Builds a task's Dockerfile, unless the same content was built before.
     async fn build(
         &self,
@@ -157,25 +233,18 @@ impl Images {
         settings: &Settings,
         log: &mut BuildLog,
     ) -> Result<Base, EnvironmentError> {
-        let dir = request.context.to_owned();
-        let dockerfile = dir.join("Dockerfile");
-        let platform = settings.platform.clone().unwrap_or_default();
-        let wanted_platform = platform.clone();
-        let missing = no_dockerfile(&dockerfile, request.docker_image);
-        let read = blocking(move || {
-            if !dockerfile.exists() {
-                return Ok(Err(missing));
-            }
-            let context = BuildContext::open(&dir).map_err(io::Error::other)?;
-            let hash = context.hash(&wanted_platform)?;
-            Ok(Ok((context, hash)))
-        });
-        let (context, hash) = read
-            .await
-            .map_err(|error| {
-                EnvironmentError::Build(format!("cannot read the build context: {}", chain(&error)))
-            })?
-            .map_err(EnvironmentError::Build)?;
+        let opened = self.open(request, settings).await?;
+        self.build_opened(request, settings, opened, log).await
+    }
+
+    async fn build_opened(
+        &self,
+        request: ImageRequest<'_>,
+        settings: &Settings,
+        opened: OpenedContext,
+        log: &mut BuildLog,
+    ) -> Result<Base, EnvironmentError> {
+        let OpenedContext { context, hash, options, platform } = opened;
         let tag = format!("{BUILDS}:{hash}");
         let force = request.force_build && !self.was_forced(&tag);
         if !force && let Some(found) = self.find(&tag).await? {
@@ -189,8 +258,11 @@ impl Images {
         let order = ImageBuild {
             context,
             tag: tag.clone(),
+            args: options.args,
+            target: options.target,
             platform,
-            no_cache: request.force_build,
+            // After a network failure, the next attempt continues where this one ended.
+            no_cache: request.force_build && self.is_first_build(&tag),
             // Also a job that keeps agents off the network has to download what tasks need, so only `host`
             // applies to builds.
             network: settings.network.clone().filter(|network| network == "host"),
@@ -215,6 +287,11 @@ impl Images {
         Ok(Base { id: id(&found), name: tag })
     }
 
+    /// Whether no build of an image without cache was started for this job. Notes that one is.
+    fn is_first_build(&self, tag: &str) -> bool {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).insert(tag.to_owned())
+    }
+
     fn was_forced(&self, tag: &str) -> bool {
         self.forced.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
     }
@@ -232,8 +309,9 @@ impl Images {
         hasher.update(base.id.as_bytes());
         hasher.update(Sha256::digest(guest::PROGRAM));
         hasher.update(platform.as_bytes());
-        // Images made before lack the label.
+        // Images made before lack the labels.
         hasher.update(startup::ENTRYPOINT);
+        hasher.update(startup::COMMAND);
         let hash = rollout_core::text::hex(&hasher.finalize())[..32].to_owned();
         let reference = format!("{ENVIRONMENTS}:{hash}");
         if self.find(&reference).await?.is_some() {
@@ -261,10 +339,10 @@ impl Images {
         platform: &str,
         origin: Origin<'_>,
     ) -> Result<(), Error> {
-        let api = self.engine.patient_api();
         let name = names::container("image");
         let config = self.inspect(&base.id).await?.and_then(|found| found.config);
-        let entrypoint = config.and_then(|config| config.entrypoint).unwrap_or_default();
+        let config = config.unwrap_or_default();
+        let (entrypoint, command) = (config.entrypoint.unwrap_or_default(), config.cmd.unwrap_or_default());
         let body = ContainerCreateBody {
             image: Some(base.id.clone()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
@@ -274,11 +352,10 @@ impl Images {
             ..ContainerCreateBody::default()
         };
         let container = self.engine.inner.reaper.create(&name, platform, body).await?;
-        let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
-        let archive = guest_archive().map_err(|err| Error::IOError { err })?;
-        api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
+        upload_guest(&self.engine, &name).await?;
         let mut labels = self.engine.inner.owner.committed_labels("env", origin);
         labels.insert(startup::ENTRYPOINT.to_owned(), startup::label(&entrypoint));
+        labels.insert(startup::COMMAND.to_owned(), startup::label(&command));
         let commit = Commit {
             container: &name,
             repository: ENVIRONMENTS,
@@ -305,7 +382,7 @@ impl Images {
         }
     }
 
-    async fn credentials(&self) -> &Credentials {
+    pub(super) async fn credentials(&self) -> &Credentials {
         self.credentials.get_or_init(|| Credentials::load(&self.engine.inner.place)).await
     }
 
@@ -356,6 +433,13 @@ fn platform(image: &ImageInspect) -> String {
         variant if variant.is_empty() => platform,
         variant => format!("{platform}/{variant}"),
     }
+}
+
+/// Writes the guest to a container that has not started.
+pub(super) async fn upload_guest(engine: &Engine, container: &str) -> Result<(), Error> {
+    let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
+    let archive = guest_archive().map_err(|err| Error::IOError { err })?;
+    engine.patient_api().upload_to_container(container, Some(target), body_full(archive.into())).await
 }
 
 fn guest_archive() -> io::Result<Vec<u8>> {

@@ -19,6 +19,8 @@ const MACHINE: &str = "rollout.machine";
 /// The kind of an image made by Rollout. It is not a label of containers: a container inherits the labels of
 /// its image, and one that a user starts from the image does not belong to a trial.
 pub(super) const IMAGE_KIND: &str = "rollout.image";
+/// The image that a snapshot was made from.
+pub(super) const IMAGE_BASE: &str = "rollout.image.base";
 const IMAGE_JOB: &str = "rollout.image.job";
 const IMAGE_TRIAL: &str = "rollout.image.trial";
 const IMAGE_OWNER: &str = "rollout.image.owner";
@@ -26,7 +28,7 @@ const IMAGE_BOOT: &str = "rollout.image.boot";
 
 /// The identity of this process in labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     pid: u32,
     /// Its start time, in clock ticks since boot, because process ids are reused.
     start: u64,
@@ -38,7 +40,7 @@ pub(super) struct Owner {
 
 /// The state of the process that created a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Maker {
+pub(crate) enum Maker {
     /// It is running.
     Alive,
     /// It has ended.
@@ -51,7 +53,7 @@ pub(super) enum Maker {
 
 impl Owner {
     /// Describes this process.
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         let pid = std::process::id();
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -75,7 +77,7 @@ impl Owner {
     }
 
     /// The labels of a container that this process creates.
-    pub(super) fn labels(&self, origin: Origin<'_>) -> HashMap<String, String> {
+    pub(crate) fn labels(&self, origin: Origin<'_>) -> HashMap<String, String> {
         [
             (JOB, origin.job.to_owned()),
             (TRIAL, origin.trial.to_owned()),
@@ -113,7 +115,7 @@ impl Owner {
     }
 
     /// The state of the creator of a container with these labels; `None` if Rollout did not create it.
-    pub(super) fn maker(&self, labels: &HashMap<String, String>) -> Option<Maker> {
+    pub(crate) fn maker(&self, labels: &HashMap<String, String>) -> Option<Maker> {
         self.maker_by(labels, Running::find)
     }
 

@@ -14,7 +14,7 @@ use std::{
 use bollard::{
     Docker as Api,
     errors::Error,
-    models::ContainerCreateBody,
+    models::{ContainerCreateBody, NetworkCreateRequest, VolumeCreateRequest},
     query_parameters::{CreateContainerOptions, RemoveContainerOptions},
 };
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -24,7 +24,10 @@ use tokio::{
     time::Instant,
 };
 
-use super::failure;
+use super::{
+    failure,
+    group::{self, Created},
+};
 
 /// How long to wait for an engine that does not answer. A trial waits a little longer for the end of its
 /// environment.
@@ -91,6 +94,76 @@ impl ReaperThread {
         };
         reaper.work.send(creation.boxed()).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl ReaperThread {
+    /// Creates networks and volumes. If the future is dropped, they are still created, and then removed.
+    pub(super) async fn create_group(
+        &self,
+        networks: Vec<NetworkCreateRequest>,
+        volumes: Vec<VolumeCreateRequest>,
+    ) -> Result<Removal, Error> {
+        let Some(reaper) = self.reaper.clone() else { return Err(gone()) };
+        let (reply, answer) = oneshot::channel();
+        let own = reaper.clone();
+        let creation = async move {
+            let mut removal = Removal { reaper: own, created: Created::default() };
+            let made = group::create(&removal.reaper.api, networks, volumes, &mut removal.created).await;
+            let _ = reply.send(made.map(|()| removal));
+        };
+        reaper.work.send(creation.boxed()).map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// Networks and volumes that are removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Removal {
+    reaper: ContainerReaper,
+    created: Created,
+}
+
+impl Removal {
+    /// Removes them now. After a failure, the thread retries in the background.
+    pub(super) async fn run(mut self) -> Result<(), Error> {
+        remove_group(&self.reaper.api.clone(), &mut self.created).await
+    }
+
+    /// Keeps them.
+    pub(super) fn release(mut self) {
+        self.created = Created::default();
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if self.created.is_empty() {
+            return;
+        }
+        let (api, mut created) = (self.reaper.api.clone(), std::mem::take(&mut self.created));
+        let removal = async move {
+            if let Err(error) = remove_group(&api, &mut created).await {
+                let error = failure::words(&error);
+                tracing::warn!(
+                    ?created,
+                    error,
+                    "networks or volumes were not removed; `rollout clean` removes them"
+                );
+            }
+        };
+        let _ = self.reaper.work.send(removal.boxed());
+    }
+}
+
+/// Removes networks and volumes. Containers that use them may still be in removal.
+async fn remove_group(api: &Api, created: &mut Created) -> Result<(), Error> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match created.remove(api).await {
+            Err(_) if Instant::now() < end => tokio::time::sleep(POLL).await,
+            removed => return removed,
+        }
     }
 }
 

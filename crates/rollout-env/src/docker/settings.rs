@@ -31,7 +31,7 @@ rollout_settings::settings! {
     /// The docker part of `provider_config`.
     #[derive(Debug, Clone, PartialEq)]
     pub(in super::super) struct DockerKeys {
-        /// An existing network, or `none`, `host`, `bridge`, `container:<name>`. No network is ever created.
+        /// An existing network, or `none`, `host`, `bridge`, `container:<name>`. It is not created.
         pub(super) network: Option<String> = filled().kind("name").optional().unset("the engine's `bridge`"),
         /// A runtime of the engine, such as `runsc`.
         pub(super) runtime: Option<String> = filled().kind("name").optional().unset("the engine's"),
@@ -65,6 +65,10 @@ rollout_settings::settings! {
         ///
         /// Far more than tasks need, but few enough to stop a fork bomb.
         pub(super) pids: u64 = whole(1..=i64::MAX.unsigned_abs()).default(4096),
+        /// Allows services of compose files that are privileged, or that add a capability such as `SYS_ADMIN`.
+        ///
+        /// Such a container can take over the engine's machine.
+        pub(super) allow_privileged: bool = flag(false),
         /// The engine's builder for images.
         pub(super) builder: Option<Builder> = word(&BUILDERS).optional().unset("BuildKit where the engine has it"),
     }
@@ -93,6 +97,8 @@ pub(in super::super) struct Settings {
     keys: DockerKeys,
     /// Whether the job itself sets a storage limit, so that a note reports whether it is enforced.
     pub(super) wants_storage: bool,
+    /// The free space to keep on the engine's disk, in bytes.
+    pub(super) free_disk: Option<u64>,
 }
 
 impl Deref for Settings {
@@ -103,10 +109,20 @@ impl Deref for Settings {
     }
 }
 
+#[cfg(feature = "kubernetes")]
+impl Settings {
+    /// The settings for builds, with a network.
+    pub(super) fn for_builds(network: Option<String>) -> Self {
+        let keys = DockerKeys { network, ..DockerKeys::defaults().expect("no key is required") };
+        Self { keys, wants_storage: false, free_disk: None }
+    }
+}
+
 impl Settings {
     /// Reads the settings; an error lists all invalid ones.
     pub(in super::super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
-        Self::read_map(&config.provider_config, config.override_storage.is_some())
+        let settings = Self::read_map(&config.provider_config, config.override_storage.is_some())?;
+        Ok(Self { free_disk: config.free_disk.map(|bytes| bytes.0), ..settings })
     }
 
     fn read_map(map: &Map<String, Json>, wants_storage: bool) -> Result<Self, String> {
@@ -114,7 +130,7 @@ impl Settings {
             return Err("images is only supported by `type: native`; docker uses the image that FROM names"
                 .to_owned());
         }
-        Ok(Self { keys: read_json::<DockerKeys>("provider_config", map)?, wants_storage })
+        Ok(Self { keys: read_json::<DockerKeys>("provider_config", map)?, wants_storage, free_disk: None })
     }
 
     /// The network, for messages and records.
@@ -284,7 +300,7 @@ mod tests {
         .map(|value| read(value).unwrap_err())
         .collect();
         insta::assert_snapshot!(errors.join("\n"), @"
-        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `builder`
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `allow_privileged`, `builder`
         images is only supported by `type: native`; docker uses the image that FROM names
         `provider_config.pids` must be at least 1, not 0
         2 settings are invalid

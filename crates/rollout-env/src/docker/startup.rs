@@ -10,14 +10,17 @@ use crate::environment::{ImageHealthcheck, ImageStartup};
 /// The label with the entrypoint of the image below: hexadecimal JSON, because Podman accepts only plain text.
 pub(super) const ENTRYPOINT: &str = "rollout.entrypoint";
 
+/// The label with the command of the image below, in the same form.
+pub(super) const COMMAND: &str = "rollout.command";
+
 /// The engine's own defaults.
 const INTERVAL: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(30);
 const RETRIES: u64 = 3;
 
 /// The text of the label.
-pub(super) fn label(entrypoint: &[String]) -> String {
-    hex(&serde_json::to_vec(entrypoint).unwrap_or_default())
+pub(super) fn label(argv: &[String]) -> String {
+    hex(&serde_json::to_vec(argv).unwrap_or_default())
 }
 
 /// Reads the startup of an image with a guest.
@@ -25,11 +28,12 @@ pub(super) fn of_image(
     healthcheck: Option<HealthConfig>,
     labels: Option<&HashMap<String, String>>,
 ) -> ImageStartup {
-    let entrypoint = labels.and_then(|labels| entrypoint(labels.get(ENTRYPOINT)?)).unwrap_or_default();
-    ImageStartup { entrypoint, healthcheck: healthcheck.and_then(check) }
+    let words = |key: &str| labels.and_then(|labels| words(labels.get(key)?)).unwrap_or_default();
+    let (entrypoint, command) = (words(ENTRYPOINT), words(COMMAND));
+    ImageStartup { entrypoint, command, healthcheck: healthcheck.and_then(check) }
 }
 
-fn entrypoint(label: &str) -> Option<Vec<String>> {
+fn words(label: &str) -> Option<Vec<String>> {
     let digits = label.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
     let bytes: Option<Vec<u8>> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
     serde_json::from_slice(&bytes?).ok()

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How long stopped containers whose creators are not visible from here, and images without a name, are kept.
-const FOREIGN_PATIENCE_SECONDS: i64 = 3600;
+pub(super) const FOREIGN_PATIENCE_SECONDS: i64 = 3600;
 
 /// The number of concurrent removals.
 const CONCURRENCY: usize = 8;
@@ -158,6 +158,16 @@ impl Engine {
             }
         }
         Ok(removed)
+    }
+
+    /// The snapshots that were made from an image.
+    pub(super) async fn snapshots_of(&self, image: &str) -> Result<Vec<String>, EngineError> {
+        let label = format!("{}={image}", owner::IMAGE_BASE);
+        let filters = HashMap::from([("label".to_owned(), vec![label])]);
+        let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
+        let listed = self.api().list_images(Some(options)).await.map_err(EngineError::call("list images"))?;
+        let now = Timestamp::now().as_second();
+        Ok(listed.iter().flat_map(|image| ours(image, now)).map(|(reference, _)| reference).collect())
     }
 
     /// The size of the engine's build cache in bytes, including that of other programs.

@@ -10,14 +10,14 @@ use bollard::{
     models::ExecConfig,
 };
 use futures_util::StreamExt as _;
-use rustix::termios::{self, OptionalActions};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::unix::pipe::{Receiver, Sender},
-};
+use rustix::termios;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::failure;
-use crate::environment::{EnvironmentError, Exit, Outcome};
+use crate::{
+    environment::{EnvironmentError, Exit, Outcome},
+    raw_terminal,
+};
 
 /// The interval of checks for a new terminal size: its signal goes to other processes.
 const RESIZE_POLL: Duration = Duration::from_millis(250);
@@ -55,7 +55,7 @@ pub(super) async fn exec(
     let StartExecResults::Attached { mut output, mut input } = started else {
         return Err(EnvironmentError::Lost("the engine does not provide a terminal".to_owned()));
     };
-    let (mut keyboard, mut screen) = open(&terminal).map_err(lost_io)?;
+    let (mut keyboard, mut screen) = raw_terminal::open(&terminal).map_err(lost_io)?;
     let from_container = async {
         while let Some(item) = output.next().await {
             let (LogOutput::Console { message }
@@ -107,16 +107,4 @@ pub(super) async fn exec(
     let exit = api.inspect_exec(&created.id).await.map_err(lost)?;
     let code = exit.exit_code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0);
     Ok(Exit { outcome: Outcome::Code(code), oom_killed: false })
-}
-
-/// Makes the terminal a raw channel, and opens it in both directions: lines, echo and signals are handled by
-/// the terminal inside the container.
-fn open(terminal: &OwnedFd) -> io::Result<(Receiver, Sender)> {
-    let mut modes = termios::tcgetattr(terminal)?;
-    modes.make_raw();
-    termios::tcsetattr(terminal, OptionalActions::Now, &modes)?;
-    let flags = rustix::fs::fcntl_getfl(terminal)?;
-    rustix::fs::fcntl_setfl(terminal, flags | rustix::fs::OFlags::NONBLOCK)?;
-    let (reader, writer) = (terminal.try_clone()?, terminal.try_clone()?);
-    Ok((Receiver::from_owned_fd_unchecked(reader)?, Sender::from_owned_fd_unchecked(writer)?))
 }

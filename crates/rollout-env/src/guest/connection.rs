@@ -11,8 +11,8 @@ use std::{
 };
 
 use rollout_guest::{
-    GuestReply, GuestRequest, MAX_REPLY, MAX_REQUEST, OUTPUT_WINDOW, VERSION, decode_reply, encode_request,
-    frame_length,
+    GuestReply, GuestRequest, KillScope, MAX_REPLY, MAX_REQUEST, OUTPUT_WINDOW, VERSION, decode_reply,
+    encode_request, frame_length,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -70,6 +70,7 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     reader: JoinHandle<()>,
     writer: JoinHandle<()>,
+    scope: KillScope,
 }
 
 struct Shared {
@@ -119,13 +120,14 @@ impl Connection {
     ) -> Result<Self, EnvironmentError> {
         let start = |reason: String| EnvironmentError::Start(format!("the guest does not answer: {reason}"));
         let hello = timeout(HELLO_TIMEOUT, read_reply(&mut reader)).await;
-        match hello.unwrap_or_else(|_| Err("it sent nothing in time".to_owned())).map_err(start)? {
-            (0, GuestReply::Hello { version: VERSION }) => {}
-            (0, GuestReply::Hello { version }) => {
-                return Err(start(format!("its version is {version}, expected {VERSION}")));
-            }
-            _ => return Err(start("its first message is invalid".to_owned())),
-        }
+        let scope =
+            match hello.unwrap_or_else(|_| Err("it sent nothing in time".to_owned())).map_err(start)? {
+                (0, GuestReply::Hello { version: VERSION, scope }) => scope,
+                (0, GuestReply::Hello { version, .. }) => {
+                    return Err(start(format!("its version is {version}, expected {VERSION}")));
+                }
+                _ => return Err(start("its first message is invalid".to_owned())),
+            };
         let (queue, mut outgoing) = mpsc::unbounded_channel::<Outgoing>();
         let frames = Frames { queue, room: Arc::new(Semaphore::new(WAITING_FRAMES)) };
         let shared = Arc::new(Shared { calls: Mutex::default(), frames });
@@ -146,7 +148,12 @@ impl Connection {
                 }
             }
         });
-        Ok(Self { shared, reader, writer })
+        Ok(Self { shared, reader, writer, scope })
+    }
+
+    /// The processes that the guest can kill.
+    pub(super) fn scope(&self) -> KillScope {
+        self.scope
     }
 
     /// Sends a request.

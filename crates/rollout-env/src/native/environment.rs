@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use rollout_core::text::chain;
 use rollout_guest::{GuestReply, MAX_REPLY, decode_reply, read_frame};
 use rollout_sandbox::{
-    CommandExit, CopyError, CopyIn, ExecError, ExitStatus, FileLookup, ImageConfig, Network, RunningSandbox,
-    SandboxCommand, SandboxProcess, Stdio,
+    CommandExit, CopyError, CopyIn, ExecError, ExitStatus, FileLookup, ImageConfig, Network, PreservedLock,
+    RunningSandbox, SandboxCommand, SandboxProcess, Stdio,
 };
 use rustix::pipe::PipeFlags;
 use tokio::sync::{RwLock, RwLockReadGuard};
@@ -56,10 +56,12 @@ pub(super) struct NativeEnvironment {
     sandbox: RwLock<RunningSandbox>,
     pumps: Pumps,
     tunnels: Tunnels,
+    /// The environment whose files this one started from is not removed before this one.
+    _lock: Option<PreservedLock>,
 }
 
 impl NativeEnvironment {
-    pub(super) fn new(sandbox: RunningSandbox, workdir: Option<&str>) -> Self {
+    pub(super) fn new(sandbox: RunningSandbox, workdir: Option<&str>, lock: Option<PreservedLock>) -> Self {
         let network = network_name(sandbox.spec().network);
         let image = sandbox.spec().image.config();
         let workdir = workdir.unwrap_or(&image.workdir);
@@ -74,6 +76,7 @@ impl NativeEnvironment {
             sandbox: RwLock::new(sandbox),
             pumps: Pumps::default(),
             tunnels: Tunnels::default(),
+            _lock: lock,
         }
     }
 

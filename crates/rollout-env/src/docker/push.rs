@@ -1,0 +1,93 @@
+//! Builds the images of tasks on an engine, and pushes them to a registry.
+
+use std::path::Path;
+
+use bollard::query_parameters::{PushImageOptions, TagImageOptions};
+use futures_util::StreamExt as _;
+
+use super::{
+    Engine, EngineError, Settings,
+    build::BuildLog,
+    failure,
+    images::{Images, OpenedContext},
+};
+use crate::{
+    environment::{EnvironmentError, ImageRequest},
+    host::DockerAccess,
+};
+
+/// Builds images on an engine for use elsewhere.
+pub(crate) struct TaskImageBuilder {
+    engine: Engine,
+    images: Images,
+    settings: Settings,
+}
+
+/// A task's Dockerfile with its context.
+pub(crate) struct TaskContext(OpenedContext);
+
+impl TaskContext {
+    /// The hash of everything that is built.
+    pub(crate) fn hash(&self) -> &str {
+        &self.0.hash
+    }
+}
+
+impl TaskImageBuilder {
+    /// Finds the engine. Builds use a network of it, if one is named.
+    pub(crate) async fn connect(
+        place: &DockerAccess,
+        state_dir: &Path,
+        network: Option<String>,
+    ) -> Result<Self, EngineError> {
+        let engine = Engine::connect(place).await?;
+        let images = Images::new(engine.clone(), state_dir);
+        Ok(Self { engine, images, settings: Settings::for_builds(network) })
+    }
+
+    /// Reads a task's Dockerfile and its context.
+    pub(crate) async fn open(&self, request: ImageRequest<'_>) -> Result<TaskContext, EnvironmentError> {
+        self.images.open(request, &self.settings).await.map(TaskContext)
+    }
+
+    /// Builds a context, unless the engine has built the same content before, and pushes it under a reference.
+    pub(crate) async fn push(
+        &self,
+        request: ImageRequest<'_>,
+        context: TaskContext,
+        reference: &str,
+    ) -> Result<(), EnvironmentError> {
+        let mut log = BuildLog::new(request.log);
+        let pushed = async {
+            let name = self.images.build_plain(request, &self.settings, context.0, &mut log).await?;
+            log.write(&format!("pushing {reference}\n")).await;
+            self.push_as(&name, reference).await
+        };
+        let pushed = pushed.await;
+        log.finish().await;
+        pushed
+    }
+
+    async fn push_as(&self, name: &str, reference: &str) -> Result<(), EnvironmentError> {
+        let failed = |words: String| {
+            EnvironmentError::Pull(format!(
+                "the engine cannot push the image of the task to {reference}: {words}"
+            ))
+        };
+        let (repository, tag) = reference.rsplit_once(':').unwrap_or((reference, "latest"));
+        let options = TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) };
+        let tagged = self.engine.api().tag_image(name, Some(options)).await;
+        tagged.map_err(|error| failed(failure::words(&error)))?;
+        let credentials = self.images.credentials().await.of_image(reference).await;
+        let options = PushImageOptions { tag: Some(tag.to_owned()), ..PushImageOptions::default() };
+        let api = self.engine.patient_api();
+        let mut news = std::pin::pin!(api.push_image(repository, Some(options), credentials));
+        while let Some(item) = news.next().await {
+            let info = item.map_err(|error| failed(failure::words(&error)))?;
+            if let Some(error) = info.error_detail.and_then(|detail| detail.message) {
+                return Err(failed(error));
+            }
+        }
+        Ok(())
+    }
+}

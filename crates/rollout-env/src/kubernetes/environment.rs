@@ -1,0 +1,291 @@
+//! A running pod, controlled through its guest.
+
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{
+    Cluster,
+    access::{code, words},
+    clerk::OwnedPod,
+    dial::PodDial,
+    names, network,
+    settings::Prices,
+    state::{PodView, Start},
+    terminal,
+};
+use crate::{
+    environment::{EnvironmentError, Exit, Facts, ImageStartup},
+    guest::{Guest, GuestSession},
+    guest_environment::{GuestEnvironment, GuestPlace},
+};
+
+/// A node reports the end of a container some time after its streams closed.
+const END_PATIENCE: Duration = Duration::from_secs(15);
+
+/// The interval of the polls meanwhile.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The most events that an error quotes.
+const MAX_EVENTS: usize = 5;
+
+/// A pod that is being started.
+pub(super) struct NewPod {
+    pub(super) name: String,
+    pub(super) user: Option<String>,
+    pub(super) workdir: String,
+    pub(super) startup: ImageStartup,
+    pub(super) facts: Facts,
+    pub(super) prices: Prices,
+    /// What it requests: thousandths of CPUs, and bytes of memory.
+    pub(super) resources: (u64, u64),
+    pub(super) grace: Duration,
+}
+
+/// A running pod.
+pub(super) struct RunningPod {
+    /// `None` in a reopened pod, which is not deleted. Dropped before the cluster, whose last owner waits until every
+    /// pod is dropped.
+    pod: Option<OwnedPod>,
+    cluster: Arc<Cluster>,
+    new: NewPod,
+    since: Instant,
+}
+
+impl RunningPod {
+    /// Waits until a pod runs and its guest answers.
+    pub(super) async fn start(
+        cluster: Arc<Cluster>,
+        new: NewPod,
+        pod: OwnedPod,
+        mut view: watch::Receiver<PodView>,
+        until: Instant,
+    ) -> Result<GuestEnvironment<Self>, EnvironmentError> {
+        let since = Instant::now();
+        let mut reason = String::new();
+        loop {
+            let state = view.borrow_and_update().start();
+            match state {
+                Start::Runs => break,
+                Start::Failed(error) => return Err(with_events(&cluster, &new.name, error).await),
+                Start::Waits(what) => {
+                    if what != reason {
+                        tracing::info!(pod = new.name, "waiting for {what}");
+                        reason = what;
+                    }
+                }
+            }
+            if timeout_at(until, view.changed()).await.is_err() {
+                return Err(with_events(&cluster, &new.name, timed_out(&reason)).await);
+            }
+        }
+        let dial = PodDial { pods: cluster.pods(), name: new.name.clone(), view: view.clone() };
+        let lost =
+            |error: std::io::Error| EnvironmentError::Start(format!("cannot start a session: {error}"));
+        let (session, reader, writer) = GuestSession::open(dial, new.grace).map_err(lost)?;
+        let connected = Guest::connect(reader, writer, new.user.clone()).await;
+        let guest = match connected {
+            Ok(guest) => guest.with_outage(new.grace),
+            Err(error) => {
+                let ended = view.borrow().end();
+                let error = ended.unwrap_or(error);
+                let error =
+                    EnvironmentError::Start(format!("the pod runs, but its guest does not answer: {error}"));
+                return Err(with_events(&cluster, &new.name, error).await);
+            }
+        };
+        let place = Self { pod: Some(pod), cluster, new, since };
+        Ok(GuestEnvironment::new(place, guest, session))
+    }
+
+    /// Opens a preserved pod.
+    pub(super) async fn reopen(
+        cluster: Arc<Cluster>,
+        name: &str,
+    ) -> Result<GuestEnvironment<Self>, EnvironmentError> {
+        if !names::is_pod(name) {
+            return Err(EnvironmentError::Start(format!("{name:?} is not the name of a pod")));
+        }
+        let found = cluster.pods().get(name).await.map_err(|error| {
+            EnvironmentError::Start(match code(&error) {
+                Some(404) => format!("the pod {name} no longer exists"),
+                _ => format!("cannot open the pod {name}: {}", words(&error)),
+            })
+        })?;
+        let user = found.metadata.annotations.as_ref().and_then(|texts| texts.get(names::USER)).cloned();
+        if let Some(end) = PodView::Seen(Box::new(found)).end() {
+            return Err(EnvironmentError::Start(format!("the pod {name} has ended: {end}")));
+        }
+        let new = NewPod {
+            name: name.to_owned(),
+            user: user.filter(|user| !user.is_empty()),
+            workdir: "/".to_owned(),
+            startup: ImageStartup::default(),
+            facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
+            prices: Prices { cpu_hour: 0.0, gib_hour: 0.0 },
+            resources: (0, 0),
+            grace: Duration::ZERO,
+        };
+        Ok(GuestEnvironment::reopened(Self { pod: None, cluster, new, since: Instant::now() }))
+    }
+}
+
+/// Why a pod does not run; `None` if it runs, as far as the cluster knows.
+async fn why_ended(cluster: &Cluster, name: &str) -> Option<EnvironmentError> {
+    let patience = Instant::now() + END_PATIENCE;
+    loop {
+        let view = match cluster.pods().get(name).await {
+            Ok(pod) => PodView::Seen(Box::new(pod)),
+            Err(error) if code(&error) == Some(404) => PodView::Removed(None),
+            Err(error) if Instant::now() > patience => {
+                return Some(EnvironmentError::Lost(format!(
+                    "the cluster does not answer: {}",
+                    words(&error)
+                )));
+            }
+            Err(_) => PodView::Unseen,
+        };
+        if let Some(end) = view.end() {
+            return Some(with_events(cluster, name, end).await);
+        }
+        if Instant::now() > patience {
+            return None;
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// The error of a pod that has not started in time. A pod for which no node has room will not start at the next try
+/// either.
+fn timed_out(reason: &str) -> EnvironmentError {
+    let text = format!("the pod did not start in time: it waits for {reason}");
+    if let Some(image) = reason.strip_prefix("the image ") {
+        return EnvironmentError::Pull(format!(
+            "the pod did not start in time: the cluster cannot pull {image}"
+        ));
+    }
+    if reason.starts_with("a node: ") {
+        return EnvironmentError::Resources(format!(
+            "{text}; lower the limits in task.toml, override them in the job, or raise provider_config.start_timeout_sec"
+        ));
+    }
+    EnvironmentError::Start(text)
+}
+
+/// Adds the last warnings of a pod to an error.
+async fn with_events(cluster: &Cluster, pod: &str, error: EnvironmentError) -> EnvironmentError {
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let params = ListParams::default().fields(&format!("involvedObject.name={pod},type=Warning"));
+    let Ok(found) = events.list(&params).await else { return error };
+    let mut texts: Vec<String> = Vec::new();
+    for event in found.items {
+        let text =
+            format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default().trim());
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    let first = texts.len().saturating_sub(MAX_EVENTS);
+    if texts.is_empty() {
+        return error;
+    }
+    let events = texts[first..].join("\n  ");
+    let add = |text: String| format!("{text}\nevents of the pod:\n  {events}");
+    match error {
+        EnvironmentError::Pull(text) => EnvironmentError::Pull(add(text)),
+        EnvironmentError::NoImage(text) => EnvironmentError::NoImage(add(text)),
+        EnvironmentError::Start(text) => EnvironmentError::Start(add(text)),
+        EnvironmentError::Refused(text) => EnvironmentError::Refused(add(text)),
+        EnvironmentError::Resources(text) => EnvironmentError::Resources(add(text)),
+        EnvironmentError::Lost(text) => EnvironmentError::Lost(add(text)),
+        EnvironmentError::Ended(text) => EnvironmentError::Ended(add(text)),
+        other => other,
+    }
+}
+
+#[async_trait]
+impl GuestPlace for RunningPod {
+    const KIND: &'static str = "pod";
+
+    fn id(&self) -> &str {
+        &self.new.name
+    }
+
+    fn facts(&self) -> Facts {
+        self.new.facts.clone()
+    }
+
+    fn workdir(&self) -> &str {
+        &self.new.workdir
+    }
+
+    fn startup(&self) -> ImageStartup {
+        self.new.startup.clone()
+    }
+
+    fn cost(&self) -> f64 {
+        let (cpu_millis, memory) = self.new.resources;
+        self.new.prices.of(cpu_millis, memory, self.since.elapsed())
+    }
+
+    /// The guest is started by the cluster, with the variables of the image.
+    fn variables(&self) -> &[(String, String)] {
+        &[]
+    }
+
+    async fn why_ended(&self) -> Option<EnvironmentError> {
+        why_ended(&self.cluster, &self.new.name).await
+    }
+
+    async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {
+        network::set(&self.cluster, &self.new.name, connected).await
+    }
+
+    async fn address(&self) -> Result<Option<String>, EnvironmentError> {
+        let pod = self.cluster.pods().get(&self.new.name).await.map_err(|error| {
+            EnvironmentError::Lost(format!("cannot ask for the address of the pod: {}", words(&error)))
+        })?;
+        Ok(pod.status.and_then(|status| status.pod_ip).filter(|address| !address.is_empty()))
+    }
+
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        terminal::exec(&self.cluster.pods(), &self.new.name, self.new.user.as_deref(), argv, terminal).await
+    }
+
+    async fn destroy(self) -> Result<(), EnvironmentError> {
+        let Self { pod, cluster, new, .. } = self;
+        match pod {
+            Some(pod) => pod.delete().await,
+            None => cluster
+                .remove_pod(&new.name)
+                .await
+                .map_err(|error| EnvironmentError::Teardown(error.to_string())),
+        }
+    }
+
+    async fn keep(self) -> Result<String, EnvironmentError> {
+        let Self { pod, cluster, new, .. } = self;
+        let patch = json!({"metadata": {
+            "labels": {(names::KEPT): "true", (names::RUN): null},
+            "ownerReferences": null,
+        }});
+        let pods: Api<Pod> = cluster.pods();
+        pods.patch(&new.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| {
+            EnvironmentError::Teardown(format!("cannot keep the pod {}: {}", new.name, words(&error)))
+        })?;
+        if let Some(pod) = pod {
+            pod.release();
+        }
+        Ok(new.name)
+    }
+}

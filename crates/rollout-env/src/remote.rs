@@ -1,0 +1,400 @@
+//! Cloud sandboxes: one provider for all vendors.
+//!
+//! A vendor offers little: images, creation with labels and a lifetime, a byte stream to the [guest](super::guest),
+//! deletion, a list. Its [`Backend`] is a client for that. Retries, idempotent creation, sessions that survive lost
+//! connections, the deletion of leftovers and the cost are the same for all, and are here.
+
+mod backend;
+mod desk;
+mod image;
+mod place;
+mod settings;
+mod sweep;
+
+use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use rollout_core::quantity::{Bytes, Cpus};
+use secrecy::SecretString;
+use serde_json::json;
+use tokio::{sync::Mutex, time::Instant};
+
+pub use sweep::{CloudAccount, CloudLeftover, CloudLeftoverState};
+
+pub(crate) use self::{
+    backend::{
+        Backend, CloudError, CloudImage, CloudSandbox, KEPT, KEY, MANAGED, SandboxEnd, SandboxPlan,
+        SandboxSize, SandboxState, Wanted,
+    },
+    image::{AddedFile, ImageSource, added_files},
+    settings::CloudTimes,
+};
+use self::{
+    desk::{Desk, is_temporary},
+    place::RemoteSandbox,
+};
+use crate::{
+    docker::Owner,
+    dockerfile::check_dockerfile,
+    environment::{
+        Demand, Environment, EnvironmentError, EnvironmentSpec, Facts, ImageProblem, ImageRequest, Origin,
+        PreparedImage, Provider,
+    },
+    host::HostPaths,
+    preparations::Preparations,
+};
+
+/// The attempts to prepare an image while the vendor has no time for it.
+const IMAGE_TRIES: u32 = 6;
+
+/// The pause before another attempt. It doubles each time.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// The accounts for which there are credentials on this machine, to list and delete what Rollout left in them.
+pub async fn accounts(place: &HostPaths) -> Vec<Result<CloudAccount, CloudConnectError>> {
+    let mut backends: Vec<(&'static str, Result<Box<dyn Backend>, CloudConnectError>)> = Vec::new();
+    #[cfg(feature = "daytona")]
+    backends.extend(daytona::account(place).map(|backend| ("daytona", backend)));
+    #[cfg(feature = "e2b")]
+    backends.extend(e2b::account(place).map(|backend| ("e2b", backend)));
+    #[cfg(feature = "fly")]
+    backends.extend(fly::account(place).map(|backend| ("fly", backend)));
+    #[cfg(feature = "modal")]
+    backends.extend(modal::account(place).map(|backend| ("modal", backend)));
+    let mut accounts = Vec::new();
+    for (name, backend) in backends {
+        accounts.push(match backend {
+            Ok(backend) => CloudAccount::open(name, backend).await,
+            Err(error) => Err(error),
+        });
+    }
+    accounts
+}
+
+/// Why a cloud cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CloudConnectError {
+    /// The credentials are missing or invalid.
+    #[error("{vendor} does not accept the credentials: {reason}")]
+    Unauthorized {
+        /// The vendor's name.
+        vendor: &'static str,
+        /// The reason, without the credentials.
+        reason: String,
+    },
+    /// There are no credentials.
+    #[error("there are no credentials for {vendor}")]
+    NoCredentials {
+        /// The vendor's name.
+        vendor: &'static str,
+        /// The variables and files that were looked at.
+        hint: &'static str,
+    },
+    /// The vendor cannot be reached, or does not answer.
+    #[error("{vendor} cannot be reached: {reason}")]
+    Unreachable {
+        /// The vendor's name.
+        vendor: &'static str,
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl CloudConnectError {
+    /// Advice for the user.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoCredentials { hint, .. } => Some(hint),
+            Self::Unauthorized { .. } => Some("check the key, and that it belongs to the account you mean"),
+            Self::Unreachable { .. } => None,
+        }
+    }
+}
+
+/// A cloud that answers, with its sandboxes.
+struct Cloud {
+    /// The name of the provider in job files.
+    name: &'static str,
+    backend: Box<dyn Backend>,
+    desk: Desk,
+}
+
+/// Creates sandboxes in a cloud.
+pub(crate) struct Remote {
+    cloud: Arc<Cloud>,
+    times: CloudTimes,
+    /// The user of all scripts, if not the image's.
+    user: Option<String>,
+    no_network: bool,
+    prepared: Preparations,
+    images: Mutex<HashMap<String, CloudImage>>,
+    sized: Mutex<HashMap<(String, SandboxSize), String>>,
+}
+
+impl Remote {
+    /// Checks the credentials, and deletes what dead runs of this machine left. `open` creates a client; it is called
+    /// twice, because clients belong to the runtime that uses them.
+    pub(crate) async fn start(
+        name: &'static str,
+        times: CloudTimes,
+        user: Option<String>,
+        no_network: bool,
+        open: impl Fn() -> Box<dyn Backend>,
+    ) -> Result<Self, CloudConnectError> {
+        let backend = open();
+        check(name, &*backend).await?;
+        match sweep::sweep(&*backend).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(sandboxes = count, "deleted leftovers of dead runs"),
+            Err(error) => tracing::warn!(%error, "cannot delete leftovers of dead runs"),
+        }
+        let unreachable =
+            |error: io::Error| CloudConnectError::Unreachable { vendor: name, reason: error.to_string() };
+        let desk = Desk::start(|| open()).map_err(unreachable)?;
+        Ok(Self {
+            cloud: Arc::new(Cloud { name, backend, desk }),
+            times,
+            user,
+            no_network,
+            prepared: Preparations::default(),
+            images: Mutex::default(),
+            sized: Mutex::default(),
+        })
+    }
+
+    /// Asks until the vendor has time.
+    async fn patiently<'a, T>(
+        &self,
+        call: impl Fn() -> BoxFuture<'a, Result<T, CloudError>> + Send,
+    ) -> Result<T, CloudError> {
+        let mut wait = FIRST_WAIT;
+        let mut tries = 1;
+        loop {
+            let error = match call().await {
+                Err(error) if is_temporary(&error) && tries < IMAGE_TRIES => error,
+                answer => return answer,
+            };
+            tracing::info!(reason = %error, "waiting to prepare an image");
+            let hint = match error {
+                CloudError::Busy { retry_after, .. } => retry_after,
+                _ => None,
+            };
+            tokio::time::sleep(hint.unwrap_or(wait)).await;
+            tries += 1;
+            wait *= 2;
+        }
+    }
+
+    async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        let source = ImageSource::open(request).await?;
+        let image = self.patiently(|| self.cloud.backend.image(&source)).await;
+        let image = image.map_err(image_failure)?;
+        let reference = image.reference.clone();
+        self.images.lock().await.insert(reference.clone(), image);
+        Ok(PreparedImage { reference })
+    }
+
+    /// The image for a size. It is prepared once.
+    async fn sized(&self, reference: &str, size: SandboxSize) -> Result<String, EnvironmentError> {
+        let images = self.images.lock().await;
+        let image = images.get(reference).cloned();
+        drop(images);
+        let image = image
+            .ok_or_else(|| EnvironmentError::Start(format!("the image {reference} was not prepared")))?;
+        // One at a time: the first serves all that wait for the same.
+        let mut sized = self.sized.lock().await;
+        let key = (reference.to_owned(), size);
+        if let Some(found) = sized.get(&key) {
+            return Ok(found.clone());
+        }
+        let prepared = self.patiently(|| self.cloud.backend.sized_image(&image, size)).await;
+        let prepared = prepared.map_err(image_failure)?;
+        sized.insert(key, prepared.clone());
+        Ok(prepared)
+    }
+
+    fn plan(&self, spec: &EnvironmentSpec<'_>, size: SandboxSize, image: String) -> io::Result<SandboxPlan> {
+        let key = random_hex()?;
+        let mut labels: HashMap<String, String> = Owner::current()
+            .labels(Origin { job: spec.origin.job, trial: spec.origin.trial })
+            .into_iter()
+            .map(|(name, value)| (name.replace('.', "-"), label_value(&value)))
+            .collect();
+        labels.insert(MANAGED.to_owned(), "true".to_owned());
+        labels.insert(KEY.to_owned(), key.clone());
+        Ok(SandboxPlan {
+            name: sandbox_name(spec.name, &key),
+            image,
+            size,
+            lifetime: self.times.lifetime.min(self.cloud.backend.max_lifetime()),
+            grace: self.times.grace,
+            no_network: spec.no_network || self.no_network,
+            labels,
+            token: SecretString::from(random_hex()?),
+        })
+    }
+}
+
+async fn check(vendor: &'static str, backend: &dyn Backend) -> Result<(), CloudConnectError> {
+    let answer = tokio::time::timeout(Duration::from_secs(60), backend.check()).await;
+    let reason = match answer {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(CloudError::Unauthorized(reason))) => {
+            return Err(CloudConnectError::Unauthorized { vendor, reason });
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    Err(CloudConnectError::Unreachable { vendor, reason })
+}
+
+/// What a failed preparation means for a trial.
+fn image_failure(error: CloudError) -> EnvironmentError {
+    match error {
+        CloudError::Build(text) => EnvironmentError::of_build(text),
+        CloudError::NoImage(text) => EnvironmentError::NoImage(text),
+        CloudError::Busy { text, .. } | CloudError::Unanswered(text) | CloudError::Quota(text) => {
+            EnvironmentError::Pull(format!("the vendor cannot prepare the image: {text}"))
+        }
+        CloudError::Unauthorized(text) | CloudError::Refused(text) | CloudError::Missing(text) => {
+            EnvironmentError::Refused(text)
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Remote {
+    fn name(&self) -> &'static str {
+        self.cloud.name
+    }
+
+    fn description(&self) -> String {
+        format!("{}, {}", self.cloud.name, self.cloud.backend.description())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let name = self.cloud.name;
+        let mut notes = vec![
+            format!("the limit on processes is not enforced: {name} has no setting for it"),
+            format!("installations of agents are not stored: {name} has no snapshots here"),
+        ];
+        notes.push(format!("terminals are opened with the program of {name}, not with `rollout attach`"));
+        let most = self.cloud.backend.max_lifetime();
+        if self.times.lifetime > most {
+            notes.push(format!(
+                "sandboxes live for at most {} seconds, the limit of {name}; trials that take longer are lost",
+                most.as_secs()
+            ));
+        }
+        notes
+    }
+
+    fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
+        if docker_image.is_some() { Ok(()) } else { check_dockerfile(context) }
+    }
+
+    fn refusal(&self, demand: Demand) -> Option<String> {
+        match demand {
+            Demand::Compose | Demand::Privileged | Demand::ImageStartup => {
+                Some(format!("{} does not support {demand}; use `environment.type: docker`", self.cloud.name))
+            }
+            demand => self.cloud.backend.refusal(demand),
+        }
+    }
+
+    fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, storage: Option<Bytes>) -> f64 {
+        let backend = &self.cloud.backend;
+        // A size that cannot be had is reported by the trial.
+        let size = backend.size(Wanted { cpus, memory, storage, gpus: 0 });
+        size.map_or(0.0, |size| backend.price(size) * 3600.0)
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        self.prepared.once(request, self.image_of(request)).await
+    }
+
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        if spec.container.is_some() {
+            let reason = format!("{} does not support docker-compose files", self.cloud.name);
+            return Err(EnvironmentError::Refused(reason));
+        }
+        let until = Instant::now() + self.times.start_timeout;
+        let wanted = Wanted { cpus: spec.cpus, memory: spec.memory, storage: spec.storage, gpus: spec.gpus };
+        let size = self.cloud.backend.size(wanted).map_err(EnvironmentError::Resources)?;
+        let image = self.sized(&spec.image.reference, size).await?;
+        let plan = self.plan(&spec, size, image).map_err(|error| {
+            EnvironmentError::Start(format!("cannot make the secrets of a sandbox: {error}"))
+        })?;
+        let facts = Facts {
+            network: if plan.no_network { "none" } else { "open" }.to_owned(),
+            enforced: json!({
+                "cpus": true,
+                "memory": true,
+                "pids": false,
+                "storage": size.storage_mib.is_some(),
+            }),
+        };
+        let plan = Arc::new(plan);
+        let owned = self.cloud.desk.create(Arc::clone(&plan), until).await?;
+        let cloud = Arc::clone(&self.cloud);
+        let (user, workdir) = (self.user.clone(), spec.workdir);
+        let environment = RemoteSandbox::start(cloud, owned, plan, user, workdir, facts, until).await?;
+        if let Some(workdir) = workdir {
+            environment.make_dirs(&[workdir], false).await?;
+        }
+        Ok(Box::new(environment))
+    }
+
+    async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        Ok(None)
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(RemoteSandbox::reopen(Arc::clone(&self.cloud), place).await?))
+    }
+}
+
+/// A name for a sandbox: what vendors accept, and different for each.
+fn sandbox_name(name: &str, key: &str) -> String {
+    let mut text: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .take(24)
+        .collect();
+    while text.contains("--") {
+        text = text.replace("--", "-");
+    }
+    format!("r-{}-{}", text.trim_matches('-'), &key[..10])
+}
+
+/// A value that every vendor accepts in a label.
+fn label_value(value: &str) -> String {
+    value.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(200).collect()
+}
+
+/// A secret, or an identifier that is different each time.
+fn random_hex() -> io::Result<String> {
+    use std::io::Read as _;
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(rollout_core::text::hex(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_vendors_accept() {
+        let name = sandbox_name("Task__With Ünusual--Name-that-is-long-1", "0123456789abcdef");
+        assert_eq!(name, "r-task-with-nusual-name-th-0123456789");
+        assert!(name.len() <= 40);
+    }
+
+    #[test]
+    fn labels_have_printable_characters_only() {
+        assert_eq!(label_value("job\nwith é"), "job?with ?");
+        assert_eq!(label_value(&"x".repeat(300)).len(), 200);
+    }
+}

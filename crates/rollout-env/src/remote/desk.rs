@@ -1,0 +1,283 @@
+//! Creates and deletes sandboxes, with retries, on a thread that outlives the trials.
+
+use std::{
+    io,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use super::backend::{Backend, CloudError, SandboxPlan};
+use crate::{
+    environment::EnvironmentError,
+    work_thread::{WorkHandle, WorkThread},
+};
+
+/// How long one call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How long to wait for a vendor that does not answer, before a sandbox is left to its lifetime.
+const DELETE_PATIENCE: Duration = Duration::from_secs(90);
+
+/// The pause before another attempt. It doubles each time.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+
+/// The longest pause.
+const LAST_WAIT: Duration = Duration::from_secs(15);
+
+/// The longest hint of a vendor that is followed.
+const LONGEST_HINT: Duration = Duration::from_secs(300);
+
+/// The most sandboxes of one creation that are searched.
+const MOST_DUPLICATES: usize = 10;
+
+/// What the work on the thread uses.
+pub(super) struct CloudWork {
+    backend: Box<dyn Backend>,
+    /// No creation starts before this time: the vendor asked for a pause.
+    not_before: Mutex<Instant>,
+    /// Sandboxes that could not be deleted, with the reasons.
+    left: std::sync::Mutex<Vec<(String, String)>>,
+}
+
+/// The thread that creates and deletes sandboxes.
+pub(super) struct Desk(WorkThread<CloudWork>);
+
+impl Desk {
+    /// Starts the thread. `backend` creates a client of its own for it.
+    pub(super) fn start(backend: impl FnOnce() -> Box<dyn Backend>) -> io::Result<Self> {
+        let work = move || {
+            Ok(CloudWork {
+                backend: backend(),
+                not_before: Mutex::new(Instant::now()),
+                left: std::sync::Mutex::default(),
+            })
+        };
+        WorkThread::start("cloud", work, |work| async move { work.report_left() }.boxed()).map(Self)
+    }
+
+    /// Creates a sandbox. If the future is dropped, the sandbox is still created, and then deleted.
+    pub(super) async fn create(
+        &self,
+        plan: Arc<SandboxPlan>,
+        until: Instant,
+    ) -> Result<OwnedSandbox, EnvironmentError> {
+        let handle = self.0.handle()?;
+        self.0
+            .ask(move |work| {
+                async move {
+                    let created = work.create(&plan, until).await?;
+                    let Created { id, is_ambiguous } = created;
+                    let key = is_ambiguous.then(|| plan.key().to_owned());
+                    Ok(OwnedSandbox { handle, id, key, armed: true })
+                }
+                .boxed()
+            })
+            .await?
+    }
+
+    /// Deletes a sandbox that this process does not own.
+    pub(super) async fn delete(&self, id: &str) -> Result<(), EnvironmentError> {
+        let id = id.to_owned();
+        let deleted = self.0.ask(move |work| async move { work.delete(&id, None).await }.boxed()).await?;
+        deleted.map_err(|error| EnvironmentError::Teardown(error.to_string()))
+    }
+}
+
+/// A sandbox that is deleted when this is dropped.
+pub(super) struct OwnedSandbox {
+    handle: WorkHandle<CloudWork>,
+    id: String,
+    /// The key of its creation, if an earlier attempt may have created another sandbox.
+    key: Option<String>,
+    armed: bool,
+}
+
+impl OwnedSandbox {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Deletes it now, or when the vendor answers again.
+    pub(super) async fn delete(mut self) -> Result<(), EnvironmentError> {
+        let (id, key) = (self.id.clone(), self.key.clone());
+        self.armed = false;
+        let work = move |work: Arc<CloudWork>| async move { work.delete(&id, key.as_deref()).await }.boxed();
+        self.handle.ask(work).await?.map_err(|error| {
+            EnvironmentError::Teardown(format!(
+                "cannot delete the sandbox {}: {error}; it ends with its lifetime, and `rollout clean` deletes it",
+                self.id
+            ))
+        })
+    }
+
+    /// Keeps the sandbox.
+    pub(super) fn release(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for OwnedSandbox {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let (id, key) = (std::mem::take(&mut self.id), self.key.take());
+        self.handle.send(move |work| {
+            async move {
+                if let Err(error) = work.delete(&id, key.as_deref()).await {
+                    tracing::warn!(sandbox = id, %error, "a sandbox was not deleted");
+                }
+            }
+            .boxed()
+        });
+    }
+}
+
+/// A sandbox that was created.
+struct Created {
+    id: String,
+    /// Whether an attempt had no answer, so that another sandbox of the same key may exist.
+    is_ambiguous: bool,
+}
+
+impl CloudWork {
+    /// Creates a sandbox, and waits for a vendor that has no room or does not answer.
+    async fn create(&self, plan: &SandboxPlan, until: Instant) -> Result<Created, EnvironmentError> {
+        let mut wait = FIRST_WAIT;
+        let mut is_ambiguous = false;
+        loop {
+            let error = match self.attempt(plan, is_ambiguous).await {
+                Ok(id) => return Ok(Created { id, is_ambiguous }),
+                Err(error) => error,
+            };
+            is_ambiguous |= matches!(error, CloudError::Unanswered(_));
+            let pause = match &error {
+                CloudError::Busy { retry_after: Some(hint), .. } => (*hint).min(LONGEST_HINT),
+                _ => wait,
+            };
+            if !is_temporary(&error) || Instant::now() + pause >= until {
+                if is_ambiguous {
+                    self.delete_by_key(plan.key()).await;
+                }
+                return Err(creation_failure(error));
+            }
+            tracing::info!(sandbox = plan.name, reason = %error, "waiting to create a sandbox");
+            if let CloudError::Busy { .. } = error {
+                // The vendor asks all of this process to wait.
+                let mut not_before = self.not_before.lock().await;
+                *not_before = (*not_before).max(Instant::now() + pause);
+            } else {
+                sleep(pause).await;
+            }
+            wait = (wait * 2).min(LAST_WAIT);
+        }
+    }
+
+    /// One attempt. If an earlier one had no answer, its sandbox is searched first.
+    async fn attempt(&self, plan: &SandboxPlan, is_ambiguous: bool) -> Result<String, CloudError> {
+        let not_before = *self.not_before.lock().await;
+        sleep_until(not_before).await;
+        if is_ambiguous && let Some(id) = call(self.backend.find(plan.key())).await? {
+            return Ok(id);
+        }
+        call(self.backend.create(plan)).await
+    }
+
+    /// Deletes a sandbox, and others of the same key. A missing one is not an error.
+    async fn delete(&self, id: &str, key: Option<&str>) -> Result<(), CloudError> {
+        let deleted = self.delete_one(id).await;
+        if let Some(key) = key {
+            self.delete_by_key(key).await;
+        }
+        if let Err(error) = &deleted {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            left.push((id.to_owned(), error.to_string()));
+        }
+        deleted
+    }
+
+    async fn delete_one(&self, id: &str) -> Result<(), CloudError> {
+        let end = Instant::now() + DELETE_PATIENCE;
+        let mut wait = FIRST_WAIT;
+        loop {
+            let error = match call(self.backend.delete(id)).await {
+                Ok(()) | Err(CloudError::Missing(_)) => return Ok(()),
+                Err(error) => error,
+            };
+            let pause = match &error {
+                CloudError::Busy { retry_after: Some(hint), .. } => *hint,
+                _ => wait,
+            };
+            if !is_temporary(&error) || Instant::now() + pause > end {
+                return Err(error);
+            }
+            sleep(pause).await;
+            wait = (wait * 2).min(LAST_WAIT);
+        }
+    }
+
+    /// Deletes the sandboxes of a creation of which an attempt had no answer.
+    async fn delete_by_key(&self, key: &str) {
+        for _ in 0..MOST_DUPLICATES {
+            let found = call(self.backend.find(key)).await;
+            let Ok(Some(id)) = found else {
+                if let Err(error) = found {
+                    tracing::warn!(key, %error, "cannot search for a sandbox whose creation had no answer");
+                }
+                return;
+            };
+            if let Err(error) = self.delete_one(&id).await {
+                tracing::warn!(sandbox = id, %error, "a sandbox was not deleted");
+                self.left.lock().unwrap_or_else(PoisonError::into_inner).push((id, error.to_string()));
+                return;
+            }
+        }
+    }
+
+    /// Reports the sandboxes that could not be deleted, at the end of the run.
+    fn report_left(&self) {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.is_empty() {
+            return;
+        }
+        let ids: Vec<&str> = left.iter().map(|(id, _)| id.as_str()).collect();
+        tracing::warn!(
+            sandboxes = ids.join(", "),
+            reason = left[0].1,
+            "sandboxes were not deleted; they end with their lifetime, and `rollout clean --all-providers` deletes them"
+        );
+    }
+}
+
+/// Limits the time of a call.
+async fn call<T>(call: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
+    let answer = timeout(CALL_TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| Err(CloudError::Unanswered("the vendor does not answer".to_owned())))
+}
+
+/// Whether another attempt may succeed.
+pub(super) fn is_temporary(error: &CloudError) -> bool {
+    matches!(error, CloudError::Busy { .. } | CloudError::Unanswered(_) | CloudError::Quota(_))
+}
+
+/// What a failed creation means for a trial.
+fn creation_failure(error: CloudError) -> EnvironmentError {
+    match error {
+        CloudError::Busy { text, .. } | CloudError::Unanswered(text) => EnvironmentError::Start(text),
+        CloudError::Quota(text) => EnvironmentError::Resources(format!(
+            "the quota of the account does not allow another sandbox: {text}; raise it, or lower \
+             `n_concurrent_trials` or the limits of the task"
+        )),
+        CloudError::NoImage(text) => EnvironmentError::NoImage(text),
+        CloudError::Build(text) => EnvironmentError::of_build(text),
+        CloudError::Unauthorized(text) | CloudError::Refused(text) | CloudError::Missing(text) => {
+            EnvironmentError::Refused(text)
+        }
+    }
+}

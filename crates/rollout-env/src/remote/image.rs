@@ -1,0 +1,140 @@
+//! The image of a task for a cloud: its Dockerfile, with the guest added at the end.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use rollout_core::text::hex;
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    blocking::blocking,
+    compose::BuildOptions,
+    docker::BuildContext,
+    environment::{EnvironmentError, ImageRequest, no_dockerfile},
+    guest,
+};
+
+/// The directory of the guest, in the context and in the image.
+const GUEST_DIR: &str = ".rollout";
+
+/// The directory in which a build describes the image. The image's user writes to it.
+const DESCRIPTION_DIR: &str = ".rollout/image";
+
+/// The file in which a build describes the image.
+pub(super) const DESCRIPTION: &str = "/.rollout/image/description.json";
+
+/// What an image is built from.
+pub(crate) struct ImageSource {
+    /// Identifies the content, the guest included: lower-case hexadecimal digits.
+    pub(crate) key: String,
+    /// The Dockerfile, which ends with the guest.
+    pub(crate) dockerfile: String,
+    /// The files of the task's context; `None` if the task names an image.
+    pub(crate) context: Option<BuildContext>,
+    /// Builds without the vendor's cache.
+    pub(crate) force: bool,
+    /// The file of the build log. It appears when something is written.
+    pub(crate) log: PathBuf,
+}
+
+/// A file that the context of every build has besides the task's.
+pub(crate) enum AddedFile {
+    /// A directory with its mode.
+    Dir { path: &'static str, mode: u32 },
+    /// A file with its mode and content.
+    File { path: &'static str, mode: u32, content: &'static [u8] },
+}
+
+/// The files that the end of each Dockerfile copies.
+pub(crate) fn added_files() -> [AddedFile; 3] {
+    [
+        AddedFile::Dir { path: GUEST_DIR, mode: 0o755 },
+        AddedFile::File { path: ".rollout/guest", mode: 0o555, content: guest::PROGRAM },
+        AddedFile::Dir { path: DESCRIPTION_DIR, mode: 0o777 },
+    ]
+}
+
+/// The end of each Dockerfile. The image's variables, directory and user are recorded while they are in force.
+fn ending() -> String {
+    let program = guest::PROGRAM_PATH;
+    format!(
+        "\nCOPY {GUEST_DIR}/ /{GUEST_DIR}/\nRUN [\"{program}\", \"describe\", \"{DESCRIPTION}\"]\nUSER 0\n\
+         ENTRYPOINT []\nCMD []\n"
+    )
+}
+
+impl ImageSource {
+    /// Reads what a request names.
+    pub(super) async fn open(request: ImageRequest<'_>) -> Result<Self, EnvironmentError> {
+        if request.build.is_some_and(|options| *options != BuildOptions::default()) {
+            let reason = "build options of docker-compose files are not supported by cloud sandboxes";
+            return Err(EnvironmentError::Refused(reason.to_owned()));
+        }
+        let (force, log) = (request.force_build, request.log.to_owned());
+        if let Some(image) = request.docker_image.filter(|_| !force) {
+            let dockerfile = format!("FROM {image}\n{}", ending());
+            return Ok(Self { key: key(&dockerfile, ""), dockerfile, context: None, force, log });
+        }
+        let dir = request.context.to_owned();
+        let path = dir.join("Dockerfile");
+        if !path.exists() {
+            return Err(EnvironmentError::Build(no_dockerfile(&path, request.docker_image)));
+        }
+        let opened = blocking(move || open(&dir)).await;
+        let (text, context, hash) = opened.map_err(|error| EnvironmentError::Build(error.to_string()))?;
+        let dockerfile = format!("{text}\n{}", ending());
+        Ok(Self { key: key(&dockerfile, &hash), dockerfile, context: Some(context), force, log })
+    }
+
+    /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
+    pub(crate) fn write_tar(&self, writer: impl io::Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(writer);
+        if let Some(context) = &self.context {
+            // The files are selected already, and the Dockerfile has an end of ours.
+            let ours = ["Dockerfile", ".dockerignore"].map(Path::new);
+            context.append_to(&mut archive, |path| !ours.contains(&path))?;
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(self.dockerfile.len() as u64);
+        archive.append_data(&mut header, "Dockerfile", self.dockerfile.as_bytes())?;
+        for added in added_files() {
+            let mut header = tar::Header::new_gnu();
+            match added {
+                AddedFile::Dir { path, mode } => {
+                    header.set_entry_type(tar::EntryType::Directory);
+                    header.set_mode(mode);
+                    header.set_size(0);
+                    archive.append_data(&mut header, path, io::empty())?;
+                }
+                AddedFile::File { path, mode, content } => {
+                    header.set_mode(mode);
+                    header.set_size(content.len() as u64);
+                    archive.append_data(&mut header, path, content)?;
+                }
+            }
+        }
+        archive.into_inner()?.flush()
+    }
+}
+
+fn open(dir: &Path) -> io::Result<(String, BuildContext, String)> {
+    let path = dir.join("Dockerfile");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| io::Error::other(format!("cannot read {}: {error}", path.display())))?;
+    let context = BuildContext::open(dir, "Dockerfile").map_err(io::Error::other)?;
+    let hash = context.hash("", &BuildOptions::default())?;
+    Ok((text, context, hash))
+}
+
+/// Identifies an image by everything that it is built from.
+fn key(dockerfile: &str, context: &str) -> String {
+    let mut hasher = Sha256::new();
+    for part in [dockerfile.as_bytes(), context.as_bytes(), guest::PROGRAM] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hex(&hasher.finalize())[..32].to_owned()
+}

@@ -1,0 +1,117 @@
+//! Finds and deletes sandboxes that dead runs left in an account.
+
+use std::collections::HashMap;
+
+use futures_util::future::BoxFuture;
+
+use super::{
+    CloudConnectError,
+    backend::{Backend, CloudError, CloudSandbox, KEPT},
+    check,
+};
+use crate::docker::{Maker, Owner};
+
+/// An account at a vendor, to list and delete what Rollout left in it.
+pub struct CloudAccount {
+    name: &'static str,
+    backend: Box<dyn Backend>,
+}
+
+/// A sandbox that Rollout created.
+#[derive(Debug, Clone)]
+pub struct CloudLeftover {
+    /// The vendor's id.
+    pub id: String,
+    /// The job and the trial, as far as its labels name them.
+    pub job: String,
+    /// The trial.
+    pub trial: String,
+    /// Whether it is in use.
+    pub state: CloudLeftoverState,
+}
+
+/// Whether a sandbox is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloudLeftoverState {
+    /// Its run is alive.
+    Used,
+    /// Its run ran on this machine and has ended.
+    Left,
+    /// Its run ran on another machine, or its state is not known.
+    Elsewhere,
+    /// It is kept for the user.
+    Kept,
+}
+
+impl CloudAccount {
+    /// Checks the credentials.
+    pub(crate) async fn open(
+        name: &'static str,
+        backend: Box<dyn Backend>,
+    ) -> Result<Self, CloudConnectError> {
+        check(name, &*backend).await?;
+        Ok(Self { name, backend })
+    }
+
+    /// The name of the provider in job files.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The region and the account.
+    pub fn description(&self) -> String {
+        self.backend.description()
+    }
+
+    /// All sandboxes that Rollout created in the account.
+    pub fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<CloudLeftover>, CloudConnectError>> {
+        Box::pin(async move {
+            let listed = self.backend.list().await.map_err(|error| self.unreachable(&error))?;
+            Ok(listed.into_iter().map(describe).collect())
+        })
+    }
+
+    /// Deletes a sandbox. A missing one is not an error.
+    pub fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), CloudConnectError>> {
+        Box::pin(async move {
+            match self.backend.delete(id).await {
+                Ok(()) | Err(CloudError::Missing(_)) => Ok(()),
+                Err(error) => Err(self.unreachable(&error)),
+            }
+        })
+    }
+
+    fn unreachable(&self, error: &CloudError) -> CloudConnectError {
+        CloudConnectError::Unreachable { vendor: self.name, reason: error.to_string() }
+    }
+}
+
+/// Deletes the sandboxes of dead runs of this machine, and returns their number.
+pub(super) async fn sweep(backend: &dyn Backend) -> Result<usize, CloudError> {
+    let mut count = 0;
+    for sandbox in backend.list().await?.into_iter().map(describe) {
+        if sandbox.state == CloudLeftoverState::Left {
+            match backend.delete(&sandbox.id).await {
+                Ok(()) | Err(CloudError::Missing(_)) => count += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(count)
+}
+
+fn describe(sandbox: CloudSandbox) -> CloudLeftover {
+    let labels: HashMap<String, String> =
+        sandbox.labels.iter().map(|(name, value)| (name.replace('-', "."), value.clone())).collect();
+    let state = if sandbox.labels.get(KEPT).is_some_and(|kept| kept == "true") {
+        CloudLeftoverState::Kept
+    } else {
+        match Owner::current().maker(&labels) {
+            Some(Maker::Alive) => CloudLeftoverState::Used,
+            Some(Maker::Dead | Maker::Rebooted) => CloudLeftoverState::Left,
+            Some(Maker::Elsewhere) | None => CloudLeftoverState::Elsewhere,
+        }
+    };
+    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    CloudLeftover { id: sandbox.id, job: label("rollout.job"), trial: label("rollout.trial"), state }
+}
