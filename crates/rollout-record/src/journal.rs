@@ -18,8 +18,8 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::reading::read_places;
 pub use self::reading::{PlanHeader, read};
+pub(super) use self::reading::{read_appended, read_places};
 use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
 
 /// The version of the format that this build writes.
@@ -97,8 +97,36 @@ pub struct Header {
     /// How many tasks the datasets have, chosen or not. Older journals do not tell.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dataset_sizes: BTreeMap<String, u64>,
+    /// The job whose trials are graded again, if it is one of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regrade: Option<RegradeRecord>,
+    /// Where the job comes from, if another program ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<ImportRecord>,
     /// The tasks of the plan.
     pub tasks: Vec<PlannedTask>,
+}
+
+/// The job of another program that was imported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportRecord {
+    /// The program.
+    pub program: String,
+    /// The directory of the job, as an absolute path.
+    pub directory: PathBuf,
+}
+
+/// How a job grades the trials of another job again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegradeRecord {
+    /// The directory of the other job, as an absolute path.
+    pub job: PathBuf,
+    /// The directory with tests in place of those of the tasks, as an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tests: Option<PathBuf>,
+    /// Whether trials are graded that had running processes of the agent beside their tests.
+    #[serde(default)]
+    pub ignores_processes: bool,
 }
 
 /// How the tasks of a job were chosen.
@@ -378,6 +406,8 @@ mod tests {
             pins: BTreeMap::new(),
             selection: None,
             dataset_sizes: BTreeMap::new(),
+            regrade: None,
+            imported: None,
             tasks: Vec::new(),
         }
     }

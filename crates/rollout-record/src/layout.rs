@@ -54,6 +54,11 @@ impl JobDir {
         self.0.join("tasks.jsonl")
     }
 
+    /// The tags and comments that people gave to trials.
+    pub fn notes(&self) -> PathBuf {
+        self.0.join("notes.jsonl")
+    }
+
     /// Rollout's own log.
     pub fn log(&self) -> PathBuf {
         self.0.join("rollout.log")
@@ -110,9 +115,19 @@ impl TrialDir {
         self.0.join("trajectory.json")
     }
 
+    /// The messages of a model and its tools while they work, one JSON line each. The trajectory replaces it.
+    pub fn live_conversation(&self) -> PathBuf {
+        self.0.join("conversation.jsonl")
+    }
+
     /// The calls of the agent to its model, one JSON line each.
     pub fn calls(&self) -> PathBuf {
         self.0.join("agent/calls.jsonl")
+    }
+
+    /// The directory of a step, for a task with steps.
+    pub fn step(&self, name: &str) -> Self {
+        Self(self.0.join("steps").join(name))
     }
 
     /// The content of `/logs` in the environment.

@@ -3,7 +3,7 @@
 //! Records of a job tell of its tasks long after their files have changed or are gone. Examples for models are not in
 //! it, because their rows tell what they were; questions of benchmarks are.
 
-use std::{borrow::Cow, io, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -44,6 +44,10 @@ pub struct TaskRecord {
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.
     pub test: Option<String>,
+    /// The files that define its tests, with their hashes: task.toml, and all below directories of tests. Older
+    /// records do not tell.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub test_files: BTreeMap<String, String>,
     /// Whether it has a solution for the oracle to run. Older records do not tell.
     pub has_solution: Option<bool>,
     /// Where its tests can be seen as they were, if they are in a repository on GitHub.

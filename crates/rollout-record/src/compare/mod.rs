@@ -28,10 +28,11 @@ mod tests;
 use serde::Serialize;
 
 pub use contrast::{Contrast, Difference, Differences, Flip, McNemarTest, TaskId};
-pub use side::{Side, read};
+pub use side::{Side, read, read_without};
 pub use svg::svg;
 
 use crate::{
+    notes::NotesError,
     saved::SavedError,
     stats::{Confidence, holm},
 };
@@ -65,6 +66,9 @@ pub enum CompareError {
     /// There are no trials.
     #[error("there are no trials to compare")]
     Nothing,
+    /// The tags of trials cannot be read.
+    #[error(transparent)]
+    Notes(#[from] NotesError),
 }
 
 impl CompareError {
@@ -78,7 +82,7 @@ impl CompareError {
             Self::Saved(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
                 Some("pass directories that `rollout run` printed")
             }
-            Self::Saved(_) | Self::NoAgent { .. } | Self::Nothing => None,
+            Self::Saved(_) | Self::NoAgent { .. } | Self::Nothing | Self::Notes(_) => None,
         }
     }
 }
@@ -90,6 +94,9 @@ pub struct Comparison {
     pub confidence: f64,
     /// The parameters of permutation tests that are not exact.
     pub permutation: Resampling,
+    /// The tags whose trials were left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excluded_tags: Vec<String>,
     /// All sides.
     pub sides: Vec<SideFigures>,
     /// Each agent of a later job against the agent of the same name in an earlier one. An agent whose name is in no
@@ -106,7 +113,10 @@ pub struct SideFigures {
     pub job: String,
     /// Its agent.
     pub agent: String,
-    /// Over all its trials, without a bootstrap.
+    /// The number of trials that were left out because of a tag; None if no tag was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded_by_tag: Option<u64>,
+    /// Over all its other trials, without a bootstrap.
     #[serde(flatten)]
     pub figures: Figures,
 }
@@ -138,7 +148,14 @@ impl Comparison {
                 adjust(&mut contrasts, p);
             }
         }
+        let mut excluded_tags: Vec<String> = Vec::new();
+        for tag in sides.iter().flat_map(|side| &side.excluded_tags) {
+            if !excluded_tags.contains(tag) {
+                excluded_tags.push(tag.clone());
+            }
+        }
         let side = |side: Side| SideFigures {
+            excluded_by_tag: (!side.excluded_tags.is_empty()).then_some(side.excluded_by_tag),
             name: side.name,
             job: side.job,
             agent: side.agent,
@@ -147,6 +164,7 @@ impl Comparison {
         Ok(Self {
             confidence: confidence.level(),
             permutation,
+            excluded_tags,
             contrasts,
             sides: sides.into_iter().map(side).collect(),
         })

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{CompareError, TaskId};
 use crate::{
+    notes::TagExclusion,
     saved::{SavedJob, SavedTrial},
     stats::{Confidence, Gather, Moments, finite},
 };
@@ -26,6 +27,10 @@ pub struct Side {
     pub(super) attempts: u32,
     /// Settings that should be the same on both sides, by name.
     pub(super) settings: IndexMap<&'static str, String>,
+    /// The tags whose trials are left out.
+    pub(super) excluded_tags: Vec<String>,
+    /// The number of trials that are left out because of a tag.
+    pub(super) excluded_by_tag: u64,
 }
 
 /// The sums over the attempts at a task.
@@ -85,7 +90,8 @@ impl Side {
     /// Counts the planned trials without a result as skipped.
     fn plan(&mut self, tasks: u64) {
         let Figures { trials, skipped, .. } = &mut self.figures;
-        let missing = (tasks * u64::from(self.attempts)).saturating_sub(*trials);
+        let planned = (tasks * u64::from(self.attempts)).saturating_sub(self.excluded_by_tag);
+        let missing = planned.saturating_sub(*trials);
         *trials += missing;
         *skipped += missing;
         self.figures.tasks = self.figures.tasks.max(tasks);
@@ -105,6 +111,8 @@ impl Side {
             tasks,
             attempts: 1,
             settings: IndexMap::new(),
+            excluded_tags: Vec::new(),
+            excluded_by_tag: 0,
         }
     }
 }
@@ -119,16 +127,30 @@ struct Reading {
 
 /// Reads agents of a job in the given order, or all agents if none is given.
 pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError> {
+    read_without(job, agents, &TagExclusion::default())
+}
+
+/// Reads agents of a job like [`read`], and leaves out trials by their tags.
+pub fn read_without(
+    job: &SavedJob,
+    agents: &[String],
+    exclusion: &TagExclusion,
+) -> Result<Vec<Side>, CompareError> {
     let header = job.header();
     let wanted: Vec<&String> = match agents {
         [] => header.agents.iter().collect(),
         _ => agents.iter().filter(|agent| header.agents.contains(agent)).collect(),
     };
     let mut readings: Vec<Reading> = wanted.into_iter().map(|agent| Reading::new(job, agent)).collect();
+    let tags: Vec<String> = exclusion.tags().iter().map(ToString::to_string).collect();
+    readings.iter_mut().for_each(|reading| reading.side.excluded_tags.clone_from(&tags));
     for trial in job.trials()? {
         let trial = trial?;
         if let Some(reading) = readings.iter_mut().find(|one| one.side.agent == trial.id.agent.as_str()) {
-            reading.add(job, &trial);
+            match exclusion.excludes(&trial.id) {
+                true => reading.side.excluded_by_tag += 1,
+                false => reading.add(job, &trial),
+            }
         }
     }
     let tasks = header.tasks.len() as u64;
@@ -211,6 +233,8 @@ fn empty(job: &SavedJob, agent: &str) -> Side {
         tasks: IndexMap::new(),
         attempts: header.attempts,
         settings,
+        excluded_tags: Vec::new(),
+        excluded_by_tag: 0,
     }
 }
 

@@ -28,6 +28,7 @@ use tempfile::NamedTempFile;
 
 use crate::{
     journal::PlannedTask,
+    notes::NotesError,
     saved::{SavedError, SavedJob, SavedTrial},
 };
 
@@ -56,6 +57,9 @@ pub enum ExportError {
     /// The job cannot be read.
     #[error(transparent)]
     Job(#[from] SavedError),
+    /// The tags and comments of the job cannot be read.
+    #[error(transparent)]
+    Notes(#[from] NotesError),
     /// An output file already exists.
     #[error("{} already exists, and results are never overwritten", .0.display())]
     Exists(PathBuf),
@@ -91,7 +95,7 @@ impl ExportError {
                 }
                 _ => None,
             },
-            Self::Job(_) | Self::Nothing { .. } => None,
+            Self::Job(_) | Self::Notes(_) | Self::Nothing { .. } => None,
         }
     }
 }

@@ -31,6 +31,28 @@ pub(crate) fn read_places(
     Ok((header, whole))
 }
 
+/// Reads the whole lines after an offset, and returns where they end. A line that cannot be parsed ends them: it may still
+/// be written, and if it is damaged, reading the whole journal reports it.
+pub(crate) fn read_appended(
+    path: &Path,
+    from: u64,
+    mut each: impl FnMut(u64, JournalEntry),
+) -> Result<u64, JournalError> {
+    let failed = |source| io_error("read", path, source);
+    let mut file = File::open(path).map_err(|source| io_error("open", path, source))?;
+    file.seek(SeekFrom::Start(from)).map_err(failed)?;
+    let mut lines = Lines::from(file);
+    let mut whole = from;
+    while let Some(Line { offset, bytes, .. }) = lines.next_line().map_err(failed)? {
+        let Some(entry) = bytes.ends_with(b"\n").then(|| serde_json::from_slice(bytes).ok()).flatten() else {
+            break;
+        };
+        whole = from + offset + bytes.len() as u64;
+        each(from + offset, entry);
+    }
+    Ok(whole)
+}
+
 /// The header of a journal without those of its tasks that are examples, which may be many. They stay in the file.
 #[derive(Debug)]
 pub struct PlanHeader {

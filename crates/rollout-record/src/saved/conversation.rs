@@ -1,6 +1,11 @@
 //! The conversation of a model and its tools in a trial, from any file of the job that contains it.
 
-use std::{io, io::BufReader, path::Path, sync::Arc};
+use std::{
+    io,
+    io::BufReader,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -8,7 +13,7 @@ use serde::Deserialize;
 use super::SavedError;
 use crate::layout::open_below;
 use rollout_core::{
-    message::{Messages, Role, ToolDef},
+    message::{Message, Messages, Role, ToolDef},
     response::{Response, ResponseTokens, TokenUsage},
     row::{OutputError, RolloutOutput, TOTAL_TURNS},
 };
@@ -97,6 +102,45 @@ pub(super) fn of_container(job: &Path, path: &Path) -> Result<Option<Conversatio
     let file: TrajectoryFile = serde_json::from_reader(BufReader::new(file))
         .map_err(|source| SavedError::Damaged { path: path.to_owned(), source })?;
     Ok(Some(file.into()))
+}
+
+/// Reads the conversations of a trial's steps as one: the prompt of each later step follows what was said before.
+/// Returns None if no step has a conversation.
+pub(super) fn of_steps(
+    job: &Path,
+    paths: impl Iterator<Item = PathBuf>,
+) -> Result<Option<Conversation>, SavedError> {
+    let mut joined: Option<Conversation> = None;
+    for path in paths {
+        let Some(next) = of_container(job, &path)? else { continue };
+        joined = Some(match joined {
+            Some(first) => first.followed_by(next),
+            None => next,
+        });
+    }
+    Ok(joined)
+}
+
+impl Conversation {
+    /// This conversation, then another of the same trial. A system message that was there before is not repeated.
+    fn followed_by(mut self, next: Self) -> Self {
+        let is_new = |message: &Arc<Message>| message.role != Role::System || !self.prompt.contains(message);
+        let prompt: Messages = next.prompt.iter().filter(|message| is_new(message)).cloned().collect();
+        self.completion.extend(prompt);
+        let start = self.completion.len();
+        self.completion.extend(next.completion);
+        self.turns.extend(next.turns.into_iter().map(|turn| Turn { message: start + turn.message, ..turn }));
+        let known: Vec<&str> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let added = next.tools.iter().filter(|tool| !known.contains(&tool.name.as_str())).cloned();
+        let tools: Vec<ToolDef> = self.tools.iter().cloned().chain(added).collect();
+        Self {
+            tools: tools.into(),
+            stop_condition: next.stop_condition,
+            is_truncated: self.is_truncated || next.is_truncated,
+            error: next.error.or(self.error),
+            ..self
+        }
+    }
 }
 
 impl From<TrajectoryFile> for Conversation {

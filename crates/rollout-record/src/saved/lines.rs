@@ -49,4 +49,12 @@ impl<K: Eq + Hash> LineIndex<K> {
             .map(Some)
             .map_err(|source| SavedError::Damaged { path: self.path.clone(), source })
     }
+
+    /// Reads the line of a key without parsing it, with its offset.
+    pub(super) fn line(&self, key: &K) -> Result<Option<(u64, Vec<u8>)>, SavedError> {
+        let (Some(lines), Some(&offset)) = (&self.lines, self.offsets.get(key)) else { return Ok(None) };
+        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = lines.at(offset).map_err(|source| SavedError::Read { path: self.path.clone(), source })?;
+        Ok(Some((offset, line.to_vec())))
+    }
 }

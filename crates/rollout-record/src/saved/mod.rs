@@ -20,8 +20,11 @@
 
 mod conversation;
 mod lines;
+mod pages;
+mod plan;
 mod rows;
 mod status;
+mod update;
 
 use std::{
     collections::HashMap,
@@ -35,9 +38,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use conversation::{Conversation, Turn};
+pub use pages::{ConversationPages, ConversationStep, StepDetails};
 pub use status::TrialStatus;
 
-use self::{lines::LineIndex, rows::RowIndex};
+use self::{lines::LineIndex, plan::PlanIndex, rows::RowIndex, update::JournalEnd};
 use super::{
     journal::{self, Header, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, open_below},
@@ -62,6 +66,8 @@ pub struct SavedJob {
     places: Vec<Place>,
     /// The indexes of the tasks by dataset and name.
     tasks: HashMap<(String, String), usize>,
+    plan: PlanIndex,
+    end: JournalEnd,
     /// Files of rows by agent and dataset, read when the first conversation is requested.
     rows: HashMap<(String, String), OnceLock<RowIndex>>,
     /// Records of tasks by index, read when the first is requested.
@@ -160,7 +166,8 @@ impl SavedJob {
         let mut runs: Vec<SavedRun> = Vec::new();
         let mut trials = Numbers::default();
         let mut places: HashMap<(usize, usize, u32), Place> = HashMap::new();
-        let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
+        let file = update::identity(&journal);
+        let (header, whole) = journal::read_places(&journal, |offset, entry| match entry {
             JournalEntry::Job(_) => {}
             JournalEntry::RunStarted { at, provenance } => {
                 runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
@@ -178,7 +185,8 @@ impl SavedJob {
         let config = read_json(&dir)?;
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
         let tasks = header.tasks.iter().enumerate().map(|(number, task)| (key(task), number)).collect();
-        let mut places = trials.placed(&header, &tasks, places);
+        let plan = PlanIndex::new(&header);
+        let mut places = trials.placed(&header, &plan, &tasks, places);
         places.sort_unstable_by_key(|place| place.index);
         let mut rows: HashMap<_, OnceLock<RowIndex>> = HashMap::new();
         for agent in &header.agents {
@@ -186,7 +194,8 @@ impl SavedJob {
                 rows.entry((agent.clone(), task.dataset.clone())).or_default();
             }
         }
-        Ok(Self { dir, header, config, runs, places, tasks, rows, abouts: OnceLock::new() })
+        let end = JournalEnd { file, whole };
+        Ok(Self { dir, header, config, runs, places, tasks, plan, end, rows, abouts: OnceLock::new() })
     }
 
     /// The job's directory.
@@ -264,7 +273,12 @@ impl SavedJob {
     pub fn conversation(&self, trial: &SavedTrial) -> Result<Option<Conversation>, SavedError> {
         let Some(example) = self.task(trial).example_id else {
             let dir = self.dir.trial(&trial.id).of_last_result();
-            return conversation::of_container(self.path(), &dir.trajectory());
+            let whole = conversation::of_container(self.path(), &dir.trajectory())?;
+            let steps = trial.result.steps.iter().map(|step| dir.step(&step.name).trajectory());
+            return match whole {
+                None => conversation::of_steps(self.path(), steps),
+                whole => Ok(whole),
+            };
         };
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
         let index = once(&self.rows[&pair], || rows::index(self.path(), &self.section(&pair.0, &pair.1)))?;
@@ -329,28 +343,21 @@ impl Numbers {
     fn placed(
         &self,
         header: &Header,
+        plan: &PlanIndex,
         planned: &HashMap<(String, String), usize>,
         places: HashMap<(usize, usize, u32), Place>,
     ) -> Vec<Place> {
-        let mut offsets = Vec::with_capacity(header.tasks.len());
-        let mut sum = 0;
-        for task in &header.tasks {
-            offsets.push(sum);
-            sum += u64::from(header.attempts_of(task));
-        }
         let mut agents = vec![None; self.agents.len()];
         for (name, number) in &self.agents {
             agents[*number] = header.agents.iter().position(|agent| agent == name.as_str());
         }
         let mut tasks = vec![None; self.tasks.len()];
         for ((dataset, name), number) in &self.tasks {
-            tasks[*number] = planned.get(&(dataset.to_string(), name.to_string())).map(|task| offsets[*task]);
+            tasks[*number] = planned.get(&(dataset.to_string(), name.to_string())).copied();
         }
         let moved = |((agent, task, attempt), place): ((usize, usize, u32), Place)| {
             let index = match (agents[agent], tasks[task]) {
-                (Some(agent), Some(offset)) => {
-                    TrialIndex(agent as u64 * sum + offset + u64::from(attempt.saturating_sub(1)))
-                }
+                (Some(agent), Some(task)) => plan.index(agent, task, attempt),
                 _ => place.index,
             };
             Place { index, ..place }

@@ -4,10 +4,10 @@ use std::{fs, os::unix::fs::MetadataExt as _};
 
 use serde::Serialize;
 
-use super::SavedJob;
+use super::{JobDir, SavedJob};
 use rollout_core::{
     name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
-    result::{Standing, TrialResult},
+    result::{Standing, TrialResult, TrialSummary},
 };
 
 /// The status of a trial.
@@ -31,13 +31,22 @@ pub enum TrialStatus {
 impl TrialStatus {
     /// The status of a finished trial.
     pub fn of(result: &TrialResult) -> Self {
-        match (result.standing(), result.is_solved()) {
+        Self::of_summary(&TrialSummary::from(result))
+    }
+
+    /// The status of a finished trial, of which only a few values are in memory.
+    pub fn of_summary(trial: &TrialSummary) -> Self {
+        match (trial.standing, trial.reward) {
             (Standing::Failed | Standing::Skipped, _) => Self::Failed,
-            (Standing::Completed, Some(true)) => Self::Solved,
-            (Standing::Completed, Some(false)) => Self::Unsolved,
+            (Standing::Completed, Some(_)) if trial.is_solved() => Self::Solved,
+            (Standing::Completed, Some(_)) => Self::Unsolved,
             (Standing::Completed, None) => Self::Unscored,
         }
     }
+
+    /// All, in the order of the list.
+    pub const ALL: [Self; 6] =
+        [Self::Solved, Self::Unsolved, Self::Unscored, Self::Failed, Self::Running, Self::Missing];
 
     /// The name in output.
     pub fn as_str(self) -> &'static str {
@@ -52,6 +61,18 @@ impl TrialStatus {
     }
 }
 
+impl JobDir {
+    /// Whether a process runs the job now.
+    ///
+    /// It holds a lock on the journal. The lock is looked up instead of tried, because trying it could make a process
+    /// fail that wants to run the job.
+    pub fn is_running(&self) -> bool {
+        let Ok(journal) = fs::metadata(self.journal()) else { return false };
+        let Ok(locks) = fs::read_to_string("/proc/locks") else { return false };
+        holds_lock(&locks, journal.ino())
+    }
+}
+
 impl SavedJob {
     /// The number of planned trials.
     pub fn planned(&self) -> u64 {
@@ -60,13 +81,18 @@ impl SavedJob {
     }
 
     /// Whether a process runs the job now.
-    ///
-    /// It holds a lock on the journal. The lock is looked up instead of tried, because trying it could make a process
-    /// fail that wants to run the job.
     pub fn is_running(&self) -> bool {
-        let Ok(journal) = fs::metadata(self.dir.journal()) else { return false };
-        let Ok(locks) = fs::read_to_string("/proc/locks") else { return false };
-        holds_lock(&locks, journal.ino())
+        self.dir.is_running()
+    }
+
+    /// The state of the job in lists.
+    pub fn status_name(&self) -> &'static str {
+        match self.runs.last() {
+            _ if self.is_running() => "running",
+            Some(run) if run.cancelled => "cancelled",
+            _ if (self.len() as u64) < self.planned() => "incomplete",
+            _ => "finished",
+        }
     }
 
     /// The planned trials, in the order of the plan.

@@ -33,7 +33,7 @@ use super::{
     pass_all_k, pass_at_k, wilson,
 };
 use rollout_core::result::{Standing, TrialSummary};
-use rollout_core::statistics::{AgentStatistics, Interval, Resampling, Statistics};
+use rollout_core::statistics::{AgentStatistics, Figures, Interval, Resampling, Statistics};
 
 /// The maximum number of groups of tasks. More groups would contain few tasks each, and make the report too long.
 pub const MOST_PARTS: usize = 1_000;
@@ -214,6 +214,14 @@ impl<D: ReportData> Report<D> {
             bootstrap,
             agents: self.data.agents().enumerate().map(agent).collect(),
         }
+    }
+
+    /// Computes the figures of an agent over all its trials without a bootstrap, which takes most of the time of the
+    /// statistics.
+    pub fn figures(&self, agent: usize) -> Figures {
+        let mut all = Gather::default();
+        self.data.trials(agent).for_each(|(task, outcome)| all.add(task, &outcome));
+        all.finish(CONFIDENCE, Resampling { resamples: 0, seed: 0 })
     }
 
     /// Returns the figures of an agent for each task, in the order of the tasks. Tasks without a trial are skipped.

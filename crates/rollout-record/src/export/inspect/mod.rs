@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::{log::Log, sample::Trial};
 use super::{Export, ExportError, Exported, chat};
+use crate::{layout::JobDir, notes::JobNotes};
 use rollout_core::text::hex;
 
 /// Writes the logs. Their names follow Inspect's naming scheme, so that Inspect can list them.
@@ -19,6 +20,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut made = Exported::default();
     let mut log: Option<Log<'_>> = None;
+    let notes = JobNotes::read(&JobDir::new(job.path()))?;
     for trial in export.trials()? {
         let trial = trial?;
         let (agent, dataset) = (trial.id.agent.as_str(), trial.id.dataset.as_str());
@@ -31,7 +33,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
             none => none.insert(Log::create(export, agent, model, dataset)?),
         };
         let uuid = id(&[log.id(), trial.id.task.as_str(), &trial.id.attempt.to_string()]);
-        log.add(&Trial::read(job, &trial, model, uuid)?)?;
+        log.add(&Trial::read(job, &trial, model, uuid, notes.of(&trial.id))?)?;
         made.rows += 1;
     }
     made.files.extend(log.map(Log::finish).transpose()?);

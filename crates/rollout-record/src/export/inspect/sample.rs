@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     export::ExportError,
+    notes::TrialNotes,
     saved::{Conversation, SavedJob, SavedTrial},
     tasks::TaskRecord,
 };
@@ -34,6 +35,7 @@ pub(super) struct Trial<'a> {
     model: &'a str,
     /// The unique id of the sample over all logs.
     uuid: String,
+    notes: Option<&'a TrialNotes>,
 }
 
 /// A sample in its own file.
@@ -97,6 +99,7 @@ impl<'a> Trial<'a> {
         saved: &'a SavedTrial,
         model: &'a str,
         uuid: String,
+        notes: Option<&'a TrialNotes>,
     ) -> Result<Self, ExportError> {
         let task = job.task(saved);
         Ok(Self {
@@ -107,6 +110,7 @@ impl<'a> Trial<'a> {
             content_hash: task.content_hash.as_deref(),
             model,
             uuid,
+            notes,
         })
     }
 
@@ -255,6 +259,8 @@ impl<'a> Trial<'a> {
             "model_calls": result.model_calls,
             "reported_usage": result.reported_usage,
             "notes": result.notes,
+            "note_tags": self.notes.map(|notes| &notes.tags),
+            "note_comments": self.notes.map(|notes| &notes.comments),
         });
         match all {
             Value::Object(all) => all.into_iter().filter(|(_, value)| !value.is_null()).collect(),

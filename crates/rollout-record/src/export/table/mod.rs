@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 pub use self::{steps::StepRow, trials::TrialRow};
 use super::{Export, ExportError, Exported, chat};
+use crate::{layout::JobDir, notes::JobNotes};
 
 /// The version of the columns. A new column does not change it. A removed column or a changed meaning does.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -197,6 +198,7 @@ pub(super) fn write<T: Table>(
     mut steps: T,
 ) -> Result<Exported, ExportError> {
     let job = export.job;
+    let notes = JobNotes::read(&JobDir::new(job.path()))?;
     let (mut rows, mut silent) = (0, 0);
     for trial in export.trials()? {
         let trial = trial?;
@@ -211,6 +213,7 @@ pub(super) fn write<T: Table>(
             model: said
                 .and_then(|said| said.model.as_deref())
                 .or_else(|| chat::model_of(job, trial.id.agent.as_str())),
+            notes: notes.of(&trial.id),
         };
         trials.add(TrialRow::COLUMNS, &row)?;
         StepRow::each(&row, |step| steps.add(StepRow::COLUMNS, step))?;

@@ -2,6 +2,7 @@
 
 use super::{Cell, Column, Kind};
 use crate::{
+    notes::TrialNotes,
     saved::{Conversation, SavedJob, SavedTrial},
     tasks::TaskRecord,
 };
@@ -24,6 +25,8 @@ pub struct TrialRow<'a> {
     pub conversation: Option<&'a Conversation>,
     /// The model, if the agent is one.
     pub model: Option<&'a str>,
+    /// What people noted about it.
+    pub notes: Option<&'a TrialNotes>,
 }
 
 impl<'a> TrialRow<'a> {
@@ -301,6 +304,16 @@ impl<'a> TrialRow<'a> {
             Cell::json_list(&row.trial.result.survivors)
         }),
         Column::optional("notes", Kind::Json, "Notes", |row| Cell::json_list(&row.trial.result.notes)),
+        Column::optional("note_tags", Kind::Json, "Tags of `rollout note`", |row| match row.notes {
+            Some(notes) if !notes.tags.is_empty() => Cell::json(&notes.tags),
+            _ => Cell::Null,
+        }),
+        Column::optional(
+            "note_comments",
+            Kind::Json,
+            "Comments of `rollout note`, with their times",
+            |row| row.notes.map_or(Cell::Null, |notes| Cell::json_list(&notes.comments)),
+        ),
     ];
 
     fn usage(&self) -> AgentUsage {

@@ -1,0 +1,234 @@
+//! Why trials failed or were not solved: the evidence of a trial on one line, and trials grouped by it.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    fmt,
+    io::{Read as _, Seek as _, SeekFrom},
+    path::Path,
+};
+
+use rollout_core::{
+    name::{TrialId, TrialIndex},
+    result::{ErrorType, TrialError},
+    text::{first_line, fit, without_controls},
+};
+
+use crate::layout::{TrialDir, open_below};
+
+/// How many causes are known. Trials with further causes are only counted.
+const MAX_CAUSES: usize = 1_000;
+
+/// How many bytes at the end of an output are read.
+const TAIL_BYTES: u64 = 4096;
+
+/// The maximum length of what failed, in front of the line that says why.
+const WHAT_CHARS: usize = 120;
+
+/// The maximum length of the line that says why.
+const WHY_CHARS: usize = 280;
+
+/// The evidence of one trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrialCause {
+    /// The type of the error; None for a trial that is not solved.
+    pub kind: Option<ErrorType>,
+    /// What happened, on one line.
+    pub text: String,
+}
+
+impl TrialCause {
+    /// The cause of an error: what failed, and the last line of the output that its message quotes.
+    pub fn of_error(error: &TrialError) -> Self {
+        let what = first_line(&error.message);
+        let mut lines = error.message.lines().map(without_controls).filter(|line| !line.trim().is_empty());
+        let why = lines.next_back().filter(|_| lines.next_back().is_some());
+        let text = match why.as_deref().map(str::trim).filter(|why| !what.ends_with(why)) {
+            Some(why) => format!("{} — {}", fit(&what, WHAT_CHARS), fit(why, WHY_CHARS)),
+            None => fit(&what, WHAT_CHARS + WHY_CHARS),
+        };
+        Self { kind: Some(error.kind), text }
+    }
+
+    /// The last line that the tests of an unsolved trial printed; None without output.
+    pub fn of_tests(job: &Path, trial: &TrialDir) -> Option<Self> {
+        let dir = trial.verifier();
+        let line = ["stdout.txt", "stderr.txt"].iter().find_map(|file| last_line(job, &dir.join(file)))?;
+        Some(Self { kind: None, text: fit(&line, WHY_CHARS) })
+    }
+
+    /// The same for all trials that have the cause. Times, counts and ids differ between them.
+    fn key(&self) -> (Option<ErrorType>, String) {
+        let mut key = String::with_capacity(self.text.len());
+        for c in self.text.chars() {
+            match c.is_ascii_digit() {
+                true if key.ends_with('0') => {}
+                true => key.push('0'),
+                false => key.push(c),
+            }
+        }
+        (self.kind, key)
+    }
+}
+
+impl fmt::Display for TrialCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => write!(f, "{kind}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
+/// The last line of a file inside a job that has any words in it. Lines of summaries, such as pytest's
+/// `=== 1 failed in 0.12s ===`, come after what is worth knowing.
+pub fn last_line(job: &Path, path: &Path) -> Option<String> {
+    let mut file = open_below(job, path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut end).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    let lines = end.lines().rev().map(|line| without_controls(line.trim()));
+    let mut lines = lines.filter(|line| line.chars().any(char::is_alphanumeric));
+    let last = lines.next()?;
+    let is_rule = |line: &str| line.starts_with("==") && line.ends_with("==");
+    if !is_rule(&last) {
+        return Some(last);
+    }
+    Some(lines.find(|line| !is_rule(line)).unwrap_or(last))
+}
+
+/// Trials that have one cause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CauseGroup {
+    /// The cause, as the first trial shows it.
+    pub cause: TrialCause,
+    /// The first trial of the plan that was added.
+    pub first: TrialId,
+    /// The trials, in the order in which they were added.
+    pub trials: Vec<TrialIndex>,
+    lowest: TrialIndex,
+}
+
+/// The causes of trials, each with its trials.
+#[derive(Debug, Default)]
+pub struct CauseGroups {
+    groups: Vec<CauseGroup>,
+    numbers: HashMap<(Option<ErrorType>, String), usize>,
+    others: u64,
+}
+
+impl CauseGroups {
+    /// Adds a trial.
+    pub fn add(&mut self, cause: TrialCause, index: TrialIndex, trial: TrialId) {
+        let key = cause.key();
+        if let Some(number) = self.numbers.get(&key) {
+            let group = &mut self.groups[*number];
+            group.trials.push(index);
+            // The same one in every run, whichever ended first.
+            if index < group.lowest {
+                (group.cause, group.first, group.lowest) = (cause, trial, index);
+            }
+        } else if self.groups.len() < MAX_CAUSES {
+            self.numbers.insert(key, self.groups.len());
+            self.groups.push(CauseGroup { cause, first: trial, trials: vec![index], lowest: index });
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// Removes a trial that has run again.
+    pub fn remove(&mut self, index: TrialIndex) {
+        self.groups.iter_mut().for_each(|group| group.trials.retain(|known| *known != index));
+    }
+
+    /// Whether an earlier trial had the same cause.
+    pub fn contains(&self, cause: &TrialCause) -> bool {
+        self.numbers.contains_key(&cause.key())
+    }
+
+    /// A group by its number, which stays the same while trials are added.
+    pub fn get(&self, number: usize) -> Option<&CauseGroup> {
+        self.groups.get(number)
+    }
+
+    /// The groups that have trials, the largest first, each with its number.
+    pub fn most_frequent(&self) -> Vec<(usize, &CauseGroup)> {
+        let mut groups: Vec<_> =
+            self.groups.iter().enumerate().filter(|(_, group)| !group.trials.is_empty()).collect();
+        groups.sort_by_key(|(_, group)| (Reverse(group.trials.len()), group.lowest));
+        groups
+    }
+
+    /// The number of trials with causes beyond those that are known.
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_core::name::{AgentName, DatasetName, TaskName};
+
+    use super::*;
+
+    fn trial(attempt: u32) -> TrialId {
+        TrialId {
+            agent: AgentName::new("shell").unwrap(),
+            dataset: DatasetName::new("set").unwrap(),
+            task: TaskName::new("task").unwrap(),
+            attempt,
+        }
+    }
+
+    fn unsolved(text: &str) -> TrialCause {
+        TrialCause { kind: None, text: text.to_owned() }
+    }
+
+    #[test]
+    fn trials_are_grouped_by_cause_whatever_numbers_it_has() {
+        let mut causes = CauseGroups::default();
+        for (index, text) in [(1, "no such file"), (3, "12 failed in 3.4s"), (2, "1 failed in 0.12s")] {
+            causes.add(unsolved(text), TrialIndex(index), trial(index as u32));
+        }
+        assert!(causes.contains(&unsolved("7 failed in 10.0s")) && !causes.contains(&unsolved("failed")));
+        let of_error = TrialCause { kind: Some(ErrorType::InternalError), ..unsolved("no such file") };
+        assert!(!causes.contains(&of_error), "an error is another cause");
+        let (number, group) = causes.most_frequent()[0];
+        assert_eq!((group.trials.len(), group.cause.text.as_str()), (2, "1 failed in 0.12s"));
+        assert_eq!(group.first, trial(2));
+        causes.remove(TrialIndex(2));
+        assert_eq!(causes.get(number).unwrap().trials, [TrialIndex(3)]);
+    }
+
+    #[test]
+    fn an_error_is_shown_with_the_last_line_of_its_output() {
+        let shown = |message: &str| {
+            let error = TrialError { kind: ErrorType::AgentExecutionFailed, message: message.to_owned() };
+            TrialCause::of_error(&error).to_string()
+        };
+        assert_eq!(
+            shown(
+                "execute exited with code 127\nlast lines of stderr.txt:\n+ pip\n\u{1b}[31mpip: not found\n"
+            ),
+            "agent_execution_failed: execute exited with code 127 — pip: not found",
+        );
+        assert_eq!(shown("out of memory"), "agent_execution_failed: out of memory");
+        assert_eq!(shown("ended:\nby hand"), "agent_execution_failed: ended: by hand");
+    }
+
+    #[test]
+    fn the_line_of_a_test_run_is_the_one_before_its_summary() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stdout.txt");
+        let line = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            last_line(dir.path(), &file)
+        };
+        let pytest = "FAILED test_x.py::test - assert 1 == 2\n======= 1 failed in 0.12s =======\n\n";
+        assert_eq!(line(pytest).as_deref(), Some("FAILED test_x.py::test - assert 1 == 2"));
+        assert_eq!(line("== only ==\n---\n").as_deref(), Some("== only =="));
+        assert_eq!(line("\n----\n"), None);
+    }
+}
