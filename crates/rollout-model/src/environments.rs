@@ -52,6 +52,7 @@ impl EnvironmentMaker {
             origin,
             context: &self.template.context,
             docker_image: self.template.docker_image.as_deref(),
+            build: None,
             force_build: false,
             log: &log,
         };

@@ -78,6 +78,7 @@ impl Environments {
             origin,
             context: Path::new(""),
             docker_image: Some(image),
+            build: None,
             force_build: false,
             log: &log,
         };

@@ -37,6 +37,8 @@
 //!     state_dir: "/var/cache/rollout".into(),
 //!     helper: "/usr/bin/rollout".into(),
 //!     docker: environment::DockerAccess::from_variables(|name| std::env::var_os(name)),
+//!     kubernetes: environment::KubernetesAccess::from_variables(|name| std::env::var_os(name)),
+//!     clouds: environment::CloudAccess::from_variables(|name| std::env::var_os(name)),
 //! };
 //! let provider = environment::connect(&loaded.config.environment, &place).await?;
 //! let plan = job::Plan::new(loaded, Vec::new(), datasets, &job::Selection::default(), &vars)?;
@@ -55,9 +57,11 @@ pub mod build;
 pub mod catalogue;
 pub mod config;
 mod download_client;
+mod egress;
 mod generate;
 pub mod investigate;
 pub mod job;
+pub mod live;
 pub mod model;
 pub mod packages;
 pub mod preflight;
@@ -67,10 +71,10 @@ pub mod task;
 pub mod trial;
 
 pub use agent::preset::fetch_agent;
-pub use rollout_core::{event, headline, name, result, text, xml};
+pub use rollout_core::{display, event, headline, hosts, name, result, text, xml};
 pub use rollout_env as environment;
 pub use rollout_gateway as gateway;
-pub use rollout_record::{compare, export, hub, stats};
+pub use rollout_record::{compare, export, hub, import, stats};
 
 /// The tutorial for environments; its examples must compile.
 #[cfg(doctest)]
@@ -81,5 +85,5 @@ mod environments {}
 pub mod record {
     pub use rollout_core::{moment, provenance, python_json, redact};
     pub use rollout_env::log;
-    pub use rollout_record::{atomic, journal, layout, rows, saved, tasks};
+    pub use rollout_record::{atomic, causes, journal, layout, notes, rows, saved, tasks};
 }

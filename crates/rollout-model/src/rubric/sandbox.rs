@@ -28,7 +28,8 @@ impl SandboxCheck {
     /// A check in environments of a kind: a file is written inside, and a program is run.
     ///
     /// In the content of the file, `{response}` is the answer that the parser finds, `{answer}` the correct one, and
-    /// `{name}` a column of the example.
+    /// `{name}` a column of the example. `{response:json}` and the like are the same as a string of JSON, so that no
+    /// content of an answer ends the string.
     pub fn new(maker: EnvironmentMaker, file: String, content: String, command: Vec<String>) -> Self {
         Self { maker: Arc::new(maker), file, content, command, timeout: super::Command::TIMEOUT }
     }
@@ -79,6 +80,11 @@ impl SandboxCheck {
         let mut places =
             vec![("{response}".to_owned(), response), ("{answer}".to_owned(), scene.answer.to_owned())];
         places.extend(columns);
+        let quoted = |(place, value): &(String, String)| {
+            (place.replace('}', ":json}"), Value::from(value.as_str()).to_string())
+        };
+        let quoted: Vec<(String, String)> = places.iter().map(quoted).collect();
+        places.extend(quoted);
         let places: Vec<(&str, &str)> =
             places.iter().map(|(place, value)| (place.as_str(), value.as_str())).collect();
         filled(&self.content, &places)

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead, BufReader, Seek as _, SeekFrom},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -24,6 +24,8 @@ use rollout_gateway::{CallError, CallRecord, ChatForm};
 /// The calls of one try.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
+    /// How many calls were read.
+    read: u64,
     threads: Vec<Thread>,
     /// Why the last call failed, if it did.
     last_error: Option<CallError>,
@@ -48,13 +50,36 @@ struct Thread {
 impl Calls {
     /// Reads a record. Lines that cannot be read are left out. Blocks.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            file => Self::read_lines(BufReader::new(file?)),
+        }
+    }
+
+    /// Reads the last calls of a record, in about so many bytes, and at least one of them. Blocks.
+    pub(crate) fn read_end(mut file: File, bytes: u64) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        let mut start = length.saturating_sub(bytes);
+        loop {
+            file.seek(SeekFrom::Start(start))?;
+            let mut reader = BufReader::new(&mut file);
+            if start > 0 {
+                // The part of a call before the first whole one.
+                reader.skip_until(b'\n')?;
+            }
+            let calls = Self::read_lines(reader)?;
+            if start == 0 || calls.read > 0 {
+                return Ok(calls);
+            }
+            start = start.saturating_sub(length / 4 + 1);
+        }
+    }
+
+    fn read_lines(reader: impl BufRead) -> io::Result<Self> {
         let mut calls = Self::default();
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(calls),
-            file => file?,
-        };
-        for line in BufReader::new(file).lines() {
-            if let Ok(call) = serde_json::from_str(&line?) {
+        for line in reader.split(b'\n') {
+            if let Ok(call) = serde_json::from_slice(&line?) {
+                calls.read += 1;
                 calls.add(call);
             }
         }
@@ -71,10 +96,24 @@ impl Calls {
         self.tool_calls
     }
 
+    /// The messages of the conversation; empty if the model never answered.
+    pub(crate) fn into_messages(self) -> Messages {
+        let Some(thread) = self.into_conversation() else { return Messages::new() };
+        let turns = thread
+            .turns
+            .into_iter()
+            .flat_map(|turn| std::iter::once(Arc::new(turn.response.message.clone())).chain(turn.answers));
+        thread.prompt.into_iter().chain(turns).collect()
+    }
+
+    fn into_conversation(self) -> Option<Thread> {
+        // Of equally long ones the first: `max_by_key` takes the last.
+        self.threads.into_iter().rev().max_by_key(|thread| thread.turns.len())
+    }
+
     /// The conversation; none if the model never answered.
     pub(crate) fn into_trajectory(self) -> Option<Trajectory> {
-        // Of equally long ones the first: `max_by_key` takes the last.
-        let thread = self.threads.into_iter().rev().max_by_key(|thread| thread.turns.len())?;
+        let thread = self.into_conversation()?;
         let time = (thread.ended_at - seconds(thread.started_at)).max(0.0);
         let own = OwnConversation {
             model: thread.model,
@@ -257,6 +296,31 @@ mod tests {
             file["usage"],
             json!({"input_tokens": 20, "output_tokens": 4, "cached_tokens": 8, "cost_usd": 0.5})
         );
+    }
+
+    #[test]
+    fn the_end_of_a_record_has_the_whole_conversation() {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let mut said = vec![message("user", "do it")];
+        let mut calls = Vec::new();
+        for number in 1..9 {
+            let answer = format!("answer {number}");
+            let request = json!({"model": "m", "messages": said});
+            let response = json!({"id": "r", "choices": [{"message": message("assistant", &answer), "finish_reason": "stop"}]});
+            calls.push(call(number, "chat", request, response));
+            said.extend([message("assistant", &answer), message("user", "go on")]);
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        calls.iter().for_each(|call| writeln!(file, "{call}").unwrap());
+        let texts = |calls: Calls| {
+            calls.into_messages().iter().map(|message| message.text().into_owned()).collect::<Vec<_>>()
+        };
+        let all = texts(Calls::read(file.path()).unwrap());
+        assert_eq!((all.len(), all.last().unwrap().as_str()), (16, "answer 8"));
+        for bytes in [1, 1_000, 4_000, 1 << 20] {
+            let file = File::open(file.path()).unwrap();
+            assert_eq!(texts(Calls::read_end(file, bytes).unwrap()), all, "{bytes} bytes");
+        }
     }
 
     #[test]

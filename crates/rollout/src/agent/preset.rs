@@ -102,7 +102,8 @@ pub(crate) async fn parts(
     }
     if let Some(python) = platform.python.filter(|_| !install.pip.is_empty()) {
         let requirements = &requirements(install, version);
-        let spec = PythonSpec { requirements, built: &install.pip_build, python, musl: platform.musl };
+        let (built, any_python) = (&*install.pip_build, install.any_python);
+        let spec = PythonSpec { requirements, built, any_python, python, musl: platform.musl };
         parts.push(packages.python(spec).await?);
     }
     Ok(parts)

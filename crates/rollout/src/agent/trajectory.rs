@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use rollout_core::{
+    event::ModelProgress,
     message::{Messages, ToolDef},
     redact::Redactor,
     response::Response,
@@ -100,6 +101,28 @@ impl TurnLog {
     /// The model's server refuses the key.
     pub(super) fn refuse(&self, error: &Error) {
         self.change(|trajectory| trajectory.error = Some(error.clone()));
+    }
+
+    /// What was used so far.
+    pub(crate) fn used(&self) -> ModelProgress {
+        let log = self.lock();
+        log.as_ref().map_or_else(ModelProgress::default, |trajectory| ModelProgress {
+            turns: trajectory.turns.len() as u64,
+            input_tokens: trajectory.usage.input_tokens as u64,
+            output_tokens: trajectory.usage.output_tokens as u64,
+            cost: trajectory.usage.cost,
+        })
+    }
+
+    /// The messages after the first `known` ones.
+    pub(crate) fn messages_after(&self, known: usize) -> Messages {
+        let log = self.lock();
+        let Some(trajectory) = log.as_ref() else { return Messages::new() };
+        let turns = trajectory.turns.iter().flat_map(|turn| {
+            let response = Arc::new(turn.response.message.clone());
+            std::iter::once(response).chain(turn.answers.iter().cloned())
+        });
+        trajectory.prompt.iter().cloned().chain(turns).skip(known).collect()
     }
 
     /// Whether a tool was called, and so the environment may be another than it was.

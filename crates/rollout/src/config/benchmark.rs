@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ModelConfig,
     benchmark_forms::{filled, input, is_filled, key, maps, metric, prompt, text, texts, url, values},
+    is_hub_address,
     model::MOST_RETRIES,
 };
 use rollout_core::{
@@ -39,7 +40,7 @@ rollout_settings::settings! {
     pub struct RolloutConfig {
         /// The file of the questions, .jsonl or .json, relative to this file or else to the working directory.
         ///
-        /// See [questions](#questions).
+        /// Or rows on a hub, as `hf:owner/name[/config][:split][@revision]`. See [questions](#questions).
         pub data_path: Option<PathBuf> = input(|_| true),
         /// The directory of the results, relative to the working directory.
         ///
@@ -219,7 +220,11 @@ impl RolloutOverrides {
         let text =
             |path: &PathBuf| path.to_str().map(|text| json!(text)).ok_or_else(|| NotText(path.clone()));
         // The run may be resumed from another directory.
-        let data_path = self.data_path.as_ref().map(|path| std::path::absolute(path).unwrap_or(path.clone()));
+        let absolute = |path: &PathBuf| match path.to_str().is_some_and(is_hub_address) {
+            true => path.clone(),
+            false => std::path::absolute(path).unwrap_or(path.clone()),
+        };
+        let data_path = self.data_path.as_ref().map(absolute);
         let settings = [
             ("data_path", data_path.as_ref().map(text).transpose()?),
             ("output_dir", self.output_dir.as_ref().map(text).transpose()?),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use indexmap::IndexMap;
 use serde_json::{Map, Value as Json, json};
 
+use super::is_hub_address;
 use rollout_model::metric::Metric;
 use rollout_settings::{
     Code, EnvValue, Expanded, Form, Node, Section, Value,
@@ -89,6 +90,10 @@ pub(super) fn prompt() -> Form<String> {
 pub(super) fn input(needed: fn(&Section<'_>) -> bool) -> Form<Option<PathBuf>> {
     Form::written("path", string, move |section, key| {
         let path = PathBuf::from(read_text(section, key).filter(|text| is_filled(text))?);
+        // Rows on a hub are no file of this machine yet.
+        if key == "data_path" && path.to_str().is_some_and(is_hub_address) {
+            return Some(path);
+        }
         let beside = section.reader.dir.join(&path);
         // The first source is the file; others came from the command line.
         let from_file = section.node(key).is_some_and(|node| node.span.source == 0);

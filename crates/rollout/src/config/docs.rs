@@ -1,7 +1,8 @@
 //! Checks that the reference tables of docs/ match the declarations.
 
 use super::{
-    InteractionConfig, JobConfig, JobGatewayConfig, ModelConfig, RetryConfig, RolloutConfig, VerifierConfig,
+    BudgetConfig, InteractionConfig, JobConfig, JobGatewayConfig, ModelConfig, RetryConfig, RolloutConfig,
+    VerifierConfig,
     agent::AgentKeys,
     columns::ColumnKeys,
     dataset::DatasetKeys,
@@ -24,6 +25,7 @@ use rollout_settings::{Key, Settings as _};
 fn tables() -> Vec<(&'static str, Vec<Key>)> {
     vec![
         ("job", JobConfig::keys()),
+        ("budget", BudgetConfig::keys()),
         ("retry", RetryConfig::keys()),
         ("environment", EnvironmentKeys::keys()),
         ("verifier", VerifierConfig::keys()),

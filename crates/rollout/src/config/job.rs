@@ -18,6 +18,9 @@ use rollout_settings::{
 /// Larger factors are mistakes, and could overflow the clocks.
 const MAX_MULTIPLIER: f64 = 1e6;
 
+/// Larger budgets are mistakes.
+const MAX_BUDGET_USD: f64 = 1e9;
+
 /// One day between two tries.
 const MAX_DELAY_MS: u64 = 86_400_000;
 
@@ -87,6 +90,10 @@ rollout_settings::settings! {
         ///
         /// See [limits](agents.md#limits).
         pub gateway: JobGatewayConfig = section::<JobGatewayConfig>().unset("no limits").recorded_where_written(),
+        /// The most that the job may cost. When another trial would pass it, no more trials are started.
+        ///
+        /// What ran is kept, and `rollout resume` continues with a larger budget.
+        pub budget: BudgetConfig = section::<BudgetConfig>().unset("no limit").recorded_where_written().unhashed(),
         /// Statistics of rewards, updated while the job runs.
         ///
         /// They are shown for each agent, in the display and in the job's `result.json`.
@@ -173,6 +180,19 @@ fn check_instruction_path(path: &str, section: &Section<'_>, key: &str) {
         let message = format!("invalid path of the instruction: {}", quoted(path));
         let hint = "write the absolute path of a file in the environment, such as `/tmp/instruction.md`";
         section.invalid_with_hint(key, message, hint);
+    }
+}
+
+rollout_settings::settings! {
+    /// The most that a job may cost.
+    #[derive(Debug, Clone, PartialEq, Default)]
+    pub struct BudgetConfig {
+        /// US dollars, for environments and models together.
+        ///
+        /// The average cost of the trials that ended is what the next one is expected to cost. So the first trial runs
+        /// alone, and a trial that costs more than the others can pass the budget. A model needs a price: a known one,
+        /// or `prices` of the model.
+        pub usd: Option<f64> = number(above_zero(MAX_BUDGET_USD)).optional(),
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::{
-    AgentKind, Compat, DatasetSource, JobConfig, ModelConfig,
+    AgentKind, Compat, DatasetSource, JobConfig, ModelConfig, harbor_job,
     include::{include, reaches_into_files},
 };
 use rollout_core::redact::Redactor;
-use rollout_env::ConnectError;
+use rollout_env::{ConnectError, EnvironmentKeys};
 use rollout_settings::{
     Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, SourceFiles, Value, Written,
     diagnostic::nearest,
@@ -177,7 +177,10 @@ fn load(
     let mut tree = yaml::parse_file(&mut sources, &name, path, text)?;
     let beside = path.parent().unwrap_or(Path::new("")).to_owned();
     let dir = |tree: &Node| written_base_dir(tree).map_or_else(|| beside.clone(), |own| beside.join(own));
-    let mut refused = Vec::new();
+    let mut refused = match origin {
+        Origin::Author => harbor_job::translate(&mut tree, &sources, &beside),
+        Origin::Record => Vec::new(),
+    };
     for over in overrides {
         if reaches_into_files(over) {
             // A file that cannot be included is reported below, unless a later setting replaces it.
@@ -233,6 +236,7 @@ fn hash(record: &Json) -> String {
 pub(crate) fn hashed(record: &Json) -> Json {
     let mut record = record.clone();
     leave_out_unhashed::<JobConfig>(&mut record);
+    record.get_mut("environment").into_iter().for_each(leave_out_unhashed::<EnvironmentKeys>);
     for agent in record.get_mut("agents").and_then(Json::as_array_mut).into_iter().flatten() {
         agent.get_mut("model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);
     }

@@ -12,6 +12,7 @@ mod dataset;
 #[cfg(test)]
 mod docs;
 mod gateway;
+mod harbor_job;
 mod include;
 mod interaction;
 mod job;
@@ -52,14 +53,14 @@ pub use preset::{
     preset_names, preset_schema, preset_text,
 };
 pub use rollout_core::{address::is_loopback, quantity::*, result::JobMetric};
-pub use rollout_env::{EnvironmentConfig, EnvironmentKind, PreservePolicy};
+pub use rollout_env::{EnvironmentConfig, EnvironmentKind, KeepImages, PreservePolicy};
 pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use stop::{StopConfig, StopWhen};
 pub(crate) use task::STORAGE;
 pub use task::{
-    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkMode, StepConfig, StepRewards, TaskAmount,
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, StepConfig, StepRewards, TaskAmount,
     TaskBounds, TaskConfig, load_task_config, task_schema,
 };
 pub(crate) use tool_files::{each_path, names_files, resolve};

@@ -86,6 +86,11 @@ rollout_settings::settings! {
         pub pip: Vec<String> = texts(),
         /// Packages of `pip` that exist only as source. The host builds them.
         pub pip_build: Vec<String> = texts(),
+        /// Ignores the versions of Python that the packages of `pip` themselves ask for.
+        ///
+        /// Those of the packages that they depend on still count. For packages that work with more versions than they
+        /// declare.
+        pub any_python: bool = flag(false),
         /// The versions of Python that run the packages, the best one first. The image needs one of them.
         pub python: Vec<String> = texts(),
         /// The commands of the agent.

@@ -175,6 +175,8 @@ rollout_settings::settings! {
         /// The path of a file inside.
         file: String = filled().required("write the path of the file, such as `/tmp/program.py`").or_empty(),
         /// The content of the file. `{response}`, `{answer}` and `{name}` of each column are replaced.
+        ///
+        /// `{response:json}` and the like are strings of JSON, with quotes, which are also strings of Python.
         content: String = filled().required("write the content of the file, such as `{response}`").or_empty(),
         /// The program and its arguments.
         command: Vec<String> = command().required("write the program, such as `[python3, /tmp/program.py]`").or_empty(),

@@ -24,7 +24,7 @@ pub(super) use self::keys::{
     TaskStep, TaskVerifier,
 };
 pub use self::parts::{
-    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkMode, StepConfig, StepRewards, TaskAmount,
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, StepConfig, StepRewards, TaskAmount,
 };
 
 /// The maximum size of a task.toml.
@@ -65,7 +65,7 @@ pub struct TaskConfig {
     /// The user that runs test.sh.
     pub verifier_user: Option<String>,
     /// The network while test.sh runs.
-    pub verifier_network: Option<NetworkMode>,
+    pub verifier_network: Option<NetworkPolicy>,
     /// The separate environment of test.sh, as written.
     pub verifier_own_environment: Option<serde_json::Map<String, serde_json::Value>>,
     /// Commands that prepare artifacts.
@@ -83,7 +83,7 @@ pub struct TaskConfig {
     /// The user that installs and runs the agent.
     pub agent_user: Option<String>,
     /// The network while the agent works.
-    pub agent_network: Option<NetworkMode>,
+    pub agent_network: Option<NetworkPolicy>,
     /// Variables for the solution, as written.
     pub solution_env: Vec<(String, String)>,
     /// Seconds that building the image may take.
@@ -103,7 +103,7 @@ pub struct TaskConfig {
     /// A command that must succeed before the agent starts.
     pub healthcheck: Option<HealthcheckConfig>,
     /// The network of the environment.
-    pub network: Option<NetworkMode>,
+    pub network: Option<NetworkPolicy>,
     /// The number of GPUs.
     pub gpus: u64,
     /// The kinds of GPUs.

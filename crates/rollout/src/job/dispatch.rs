@@ -1,5 +1,7 @@
 //! The dispatcher: starts trials, receives their events, and decides their order.
 
+mod stop;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -19,6 +21,7 @@ use super::{
     Cancel, Collector, JUDGE, Job, JobError, Plan, Store,
     earlier_rows::EarlierRows,
     gateway,
+    image_uses::ImageUses,
     not_run::{crashed, no_model},
     planned::Work,
     provenance::Origin,
@@ -26,18 +29,18 @@ use super::{
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
     saved_rows::SavedRows,
     sections::Sections,
+    spending::Spending,
     streak::FailureStreak,
     summary::{self, ResultFile, Rows, Times},
 };
 use crate::trial::{self, Installs, Progress, Trial, TrialEnd};
 use rollout_core::{
-    event::{Event, JobKind, Phase},
+    event::{Event, JobKind, ModelProgress, Phase},
     name::TrialIndex,
-    result::{EarlyStop, JobResult, TrialResult},
+    result::{EarlyStop, JobResult},
 };
 use rollout_env::Provider;
 use rollout_gateway::Gateway;
-use rollout_model as model;
 use rollout_model::Share;
 use rollout_record::{atomic, journal::JournalEntry, layout::JobDir};
 
@@ -67,7 +70,11 @@ impl Job {
         if let Some(ended_at) = self.settled_at {
             return self.report_again(ended_at, &events).await;
         }
-        let gateway = gateway::start(self.plan.config()).await?;
+        let gateway = match self.plan.regrade {
+            // No agent runs.
+            Some(_) => None,
+            None => gateway::start(self.plan.config()).await?,
+        };
         let started = self.started();
         let provenance = match &self.store {
             Some(_) => Some(self.provenance().await),
@@ -120,11 +127,13 @@ impl Job {
             let _ = events.send(Event::Warning { message });
         }
 
+        let spending = Spending::new(plan.config().budget.usd, rows.costs());
         let (progress, reports) = mpsc::unbounded_channel();
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
             provider,
             installs: Arc::default(),
+            images: ImageUses::new(&plan, &todo),
             gateway,
             name: Arc::clone(&name),
             dir: dir.clone(),
@@ -135,6 +144,8 @@ impl Job {
             rows,
             earlier_rows,
             streak: FailureStreak::default(),
+            spending,
+            reported_unknown_cost: false,
             stopped: None,
             sections,
             collector,
@@ -154,6 +165,7 @@ impl Job {
             failure: None,
         };
         dispatcher.run(todo, &recorder, &mut recorded, reports, &cancel).await;
+        dispatcher.images.finish().await;
         // Trials that still run after an immediate cancel end with the connection of their environment.
         dispatcher.running = JoinSet::new();
         let journal =
@@ -224,6 +236,7 @@ struct Dispatcher {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
     installs: Arc<Installs>,
+    images: ImageUses,
     gateway: Option<Arc<Gateway>>,
     name: Arc<str>,
     dir: Option<JobDir>,
@@ -234,6 +247,9 @@ struct Dispatcher {
     rows: Rows,
     earlier_rows: Arc<EarlierRows>,
     streak: FailureStreak,
+    spending: Spending,
+    /// Whether a trial whose cost is unknown was reported.
+    reported_unknown_cost: bool,
     /// Why the job stops before all trials have run.
     stopped: Option<EarlyStop>,
     sections: Sections,
@@ -274,14 +290,19 @@ impl Dispatcher {
         let mut queue = todo.as_slice();
         loop {
             while !self.stop.is_cancelled()
+                && self.stopped.is_none()
                 && self.running.len() < concurrency
                 && self.has_room()
+                && self.spending.may_start()
                 && let Some((index, rest)) = queue.split_first()
             {
                 self.start(*index, rest, recorder);
                 queue = rest;
             }
-            if self.stop.is_cancelled() {
+            if self.running.is_empty() && self.in_recorder.is_empty() && !queue.is_empty() {
+                self.stop_at_budget();
+            }
+            if self.stop.is_cancelled() || self.stopped.is_some() {
                 self.abandon_group();
             }
             if self.running.is_empty() && self.in_recorder.is_empty() {
@@ -330,6 +351,8 @@ impl Dispatcher {
         let plan = Arc::clone(&self.plan);
         let (agent, task, _) = plan.parts(index);
         let id = plan.trial(index);
+        self.images.started(&plan, index);
+        self.spending.started(index);
         let progress = self.progress.clone();
         let progress = move |report| {
             let _ = progress.send((index, report));
@@ -357,6 +380,7 @@ impl Dispatcher {
                     cancel: self.stop.clone(),
                     share: self.share.clone(),
                     keeps_state: self.keep.outputs,
+                    regrade: plan.regrade_of(&id),
                 };
                 self.running.spawn(async { End::Trial(trial::run(trial).await) })
             }
@@ -405,9 +429,13 @@ impl Dispatcher {
         }
     }
 
-    fn on_progress(&self, index: TrialIndex, progress: Progress) {
+    fn on_progress(&mut self, index: TrialIndex, progress: Progress) {
+        if let Progress::Model(ModelProgress { cost: Some(cost), .. }) = progress {
+            self.spending.used(index, cost);
+        }
         let event = match progress {
             Progress::Phase(phase) => Event::PhaseStarted { index, phase },
+            Progress::Model(used) => Event::ModelUsed { index, used },
             Progress::Retry { failed_try, mut error, delay } => {
                 error.message = self.plan.redactor().text(&error.message).into_owned();
                 tracing::warn!(trial = %self.plan.trial(index), failed_try, error = %error.message, "retrying trial");
@@ -423,12 +451,16 @@ impl Dispatcher {
             Err(error) => (error.id(), Err(error)),
         };
         let index = self.indexes.remove(&id);
+        if let Some(index) = index {
+            self.images.ended(&self.plan, &self.provider, index);
+        }
         let finished = match (end, index) {
             (Ok(End::Trial(TrialEnd::Finished { result, state })), Some(index)) => {
                 vec![Finished { state, ..Finished::new(index, *result) }]
             }
             (Ok(End::Trial(TrialEnd::Cancelled)), Some(index)) => {
                 self.has_skipped = true;
+                self.spending.abandoned(index);
                 self.tell(Event::TrialSkipped { index });
                 return;
             }
@@ -436,7 +468,11 @@ impl Dispatcher {
                 self.unauthorized(index, error);
                 return;
             }
-            (Ok(End::Rollout(RolloutEnd { fate, finished })), index) => {
+            (Ok(End::Rollout(RolloutEnd { fate, cost, finished })), index) => {
+                // The result comes with those of its group, and the next trial starts before.
+                if let Some(index) = index {
+                    self.spending.ended(index, cost);
+                }
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => {
                         self.has_skipped = true;
@@ -469,24 +505,6 @@ impl Dispatcher {
         self.hand_over(finished, recorder);
     }
 
-    /// Ends the job: every other trial of the model would fail too.
-    fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
-        let agent = self.plan.parts(index).0;
-        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
-        let who = format!("model {model}");
-        self.tell(Event::TrialSkipped { index });
-        self.refused(who, error);
-    }
-
-    /// Stops the job: every other trial with this key would fail too.
-    fn refused(&mut self, who: String, error: model::Error) {
-        self.failure.get_or_insert(match error.kind {
-            model::ErrorKind::Unsupported => JobError::Unsupported { who, source: error },
-            _ => JobError::Unauthorized { who, source: error },
-        });
-        self.stop.cancel();
-    }
-
     /// Sends trials that ended together to the recorder.
     fn hand_over(&mut self, mut finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
@@ -494,6 +512,7 @@ impl Dispatcher {
                 let threshold = self.plan.parts(trial.index).1.pass_threshold();
                 Arc::make_mut(&mut trial.result).pass_threshold = threshold;
                 if !trial.is_rescored {
+                    self.spend(trial.index, &trial.result);
                     self.stop_early(trial.index, &trial.result);
                 }
             }
@@ -554,19 +573,6 @@ impl Dispatcher {
             let seconds = || self.earlier_seconds + self.clock.elapsed().as_secs_f64();
             let metadata = || section.so_far(&self.plan, &self.rows, seconds());
             collector.group(outputs, &metadata).await;
-        }
-    }
-
-    /// Stops a job whose trials fail one after another with the same cause. A job without saved results continues,
-    /// because it could not be resumed.
-    fn stop_early(&mut self, index: TrialIndex, result: &TrialResult) {
-        let (_, task, _) = self.plan.place(index);
-        let stop = self.streak.add(result, task, self.plan.tasks().len());
-        if self.dir.is_some() && self.stopped.is_none() && !self.stop.is_cancelled() {
-            self.stopped = stop;
-            if self.stopped.is_some() {
-                self.stop.cancel();
-            }
         }
     }
 

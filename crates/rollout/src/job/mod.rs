@@ -11,6 +11,7 @@ mod examples;
 mod gateway;
 mod growth;
 mod history;
+mod image_uses;
 mod journaled;
 mod known_tasks;
 mod moved_rows;
@@ -20,12 +21,14 @@ mod plan;
 mod planned;
 mod provenance;
 mod recorder;
+mod regrade;
 mod resume;
 pub(crate) mod rollouts;
 mod saved;
 mod saved_rows;
 mod sections;
 mod settled;
+mod spending;
 mod streak;
 mod summary;
 
@@ -45,6 +48,7 @@ pub use gateway::GatewayFailure;
 pub use no_provider::NoProvider;
 pub use plan::{Plan, PlanAgent, PlanError, Selection};
 pub use planned::{ContainerWork, PlanDataset, PlanTask, Work};
+pub use regrade::RegradeError;
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{
@@ -443,6 +447,8 @@ fn header(
         pins: plan.pins().clone(),
         selection: plan.selection.clone(),
         dataset_sizes: plan.dataset_sizes.clone(),
+        regrade: plan.regrade.clone(),
+        imported: None,
         tasks,
     }
 }

@@ -26,7 +26,7 @@ use rollout_core::{
 };
 use rollout_env::blocking::blocking;
 use rollout_model::{Model, RolloutInput, dataset};
-use rollout_record::journal::TaskSelection;
+use rollout_record::journal::{RegradeRecord, TaskSelection};
 
 /// The maximum number of trials of a job. A few numbers of each are in memory while it runs.
 const MAX_TRIALS: u64 = 1_000_000;
@@ -123,6 +123,8 @@ pub struct Plan {
     redactor: Arc<Redactor>,
     /// Where the agents of presets come from.
     pub(super) packages: Option<Arc<Packages>>,
+    /// The finished job whose trials are graded again, if the plan does that.
+    pub(super) regrade: Option<RegradeRecord>,
 }
 
 /// An agent of a plan.
@@ -198,6 +200,7 @@ impl Plan {
             dataset_sizes,
             redactor,
             packages: None,
+            regrade: None,
         })
     }
 
@@ -229,6 +232,7 @@ impl Plan {
             dataset_sizes: BTreeMap::new(),
             redactor,
             packages: None,
+            regrade: None,
         })
     }
 
@@ -258,6 +262,7 @@ impl Plan {
             selection: None,
             dataset_sizes: BTreeMap::new(),
             packages: self.packages.clone(),
+            regrade: None,
         }
     }
 
@@ -445,8 +450,10 @@ fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
         Work::Container(work) => Some(&work.env),
         Work::Example { .. } => None,
     });
+    let of_files = envs.clone().flat_map(|env| env.secrets()).map(String::as_str);
     let of_tasks = envs.flat_map(|env| env.values()).filter(|value| value.secret);
-    Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks.map(|value| value.value.as_str())))
+    let of_tasks = of_tasks.map(|value| value.value.as_str());
+    Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks).chain(of_files))
 }
 
 /// Rejects a pattern that selects nothing, even if another one selects something.

@@ -7,13 +7,14 @@ use serde_json::Value;
 use super::examples::{ExampleSet, InputPlaces};
 use crate::{
     config::{Compat, Env, JobConfig, env_value},
-    task::{Dataset, Pins, Task, TaskProblem},
+    task::{Dataset, Pins, Task, TaskProblem, compose_file},
     trial::{TaskEnv, Timeouts},
 };
 use rollout_core::{
     name::{DatasetName, TaskName},
     result::DEFAULT_PASS_THRESHOLD,
 };
+use rollout_env::compose::{ComposeFile, ComposeSource};
 use rollout_record::{
     journal::{PlannedTask, RecordedSource},
     tasks::{TaskLimits, TaskRecord},
@@ -265,7 +266,7 @@ fn task_env(
         Ok::<_, String>(env)
     };
     let invalid = TaskProblem::Invalid;
-    let task = &task.config;
+    let (whole, task) = (task, &task.config);
     // Variables that the job overrides, or that are not used, need no value here.
     let job = &config.verifier;
     let used = |entry: &&(String, String)| !job.disable && !job.env.contains_key(&entry.0);
@@ -283,13 +284,54 @@ fn task_env(
         Ok(env) => (env, None),
         Err(problem) => (Env::new(), Some(problem)),
     };
+    let own = expand("environment.env", &mut task.environment_env.iter()).map_err(invalid)?;
+    let compose = compose(whole, "environment", whole.compose.is_some(), &own, vars)?;
+    let of_main =
+        compose.iter().filter_map(|compose| compose.main()).flat_map(|main| main.environment.clone());
     Ok(TaskEnv {
-        environment: expand("environment.env", &mut task.environment_env.iter()).map_err(invalid)?,
+        environment: of_main.chain(own.clone()).collect(),
+        tests_compose: self::compose(whole, "tests", whole.tests_compose.is_some(), &own, vars)?,
+        compose,
         solution,
         solution_problem,
         steps: steps.collect::<Result<_, _>>()?,
         verifier: verifier.clone().into_iter().chain(of_job()).collect(),
     })
+}
+
+/// A compose file of a task, with its variables expanded: those of the task's environment, those that Harbor sets, and
+/// those of the user.
+fn compose(
+    task: &Task,
+    dir: &str,
+    exists: bool,
+    own: &Env,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<Arc<ComposeFile>>, TaskProblem> {
+    let dir = task.dir.join(dir);
+    let Some(file) = compose_file(&dir).filter(|_| exists) else { return Ok(None) };
+    let bounds = task.bounds();
+    let known = |name: &str| -> Option<String> {
+        if let Some(value) = own.get(name) {
+            return Some(value.value.clone());
+        }
+        match name {
+            "CONTEXT_DIR" => Some(".".to_owned()),
+            "MAIN_IMAGE_NAME" | "PREBUILT_IMAGE_NAME" => Some("main".to_owned()),
+            "CPUS" => bounds.cpus.map(|cpus| (cpus.millis as f64 / 1000.0).to_string()),
+            "MEMORY" => bounds.memory.map(|memory| memory.0.to_string()),
+            "TEST_DIR" => Some("/tests".to_owned()),
+            "ENV_VERIFIER_LOGS_PATH" | "HOST_VERIFIER_LOGS_PATH" => Some("/logs/verifier".to_owned()),
+            "ENV_AGENT_LOGS_PATH" | "HOST_AGENT_LOGS_PATH" => Some("/logs/agent".to_owned()),
+            "ENV_ARTIFACTS_PATH" | "HOST_ARTIFACTS_PATH" => Some("/logs/artifacts".to_owned()),
+            _ => vars(name),
+        }
+    };
+    let source = ComposeSource { file: &file, task_dir: &task.dir, vars: Some(&known) };
+    match ComposeFile::load(&source) {
+        Ok(compose) => Ok(Some(Arc::new(compose))),
+        Err(problems) => Err(TaskProblem::Invalid(problems.render(false))),
+    }
 }
 
 /// The limits of trials of a task in a job.

@@ -76,6 +76,14 @@ pub enum ResumeError {
     /// The directory is not a job.
     #[error("{} is not a job directory: it has no journal.jsonl", .0.display())]
     NotAJob(PathBuf),
+    /// Another program ran the job.
+    #[error("the job in {} was imported from {program}, so it cannot be run here", directory.display())]
+    Imported {
+        /// The job's directory.
+        directory: PathBuf,
+        /// The program.
+        program: String,
+    },
     /// The journal cannot be read.
     #[error("cannot read the job")]
     Journal(#[source] JournalError),
@@ -132,6 +140,9 @@ impl ResumeError {
                 "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again when it is resumed"
                     .to_owned(),
             ),
+            Self::Imported { .. } => {
+                Some("start a new job with the same tasks; `rollout compare` compares both".to_owned())
+            }
             Self::NoMetadata(_) => Some("use another directory, or move the rows".to_owned()),
             Self::NotAJob(_) => Some("pass the directory that the run printed, <jobs_dir>/<name>".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
@@ -157,6 +168,10 @@ impl Resumable {
             return Err(ResumeError::NotAJob(dir.path().to_owned()));
         }
         let header = PlanHeader::read(&dir.journal()).map_err(ResumeError::Journal)?;
+        if let Some(imported) = &header.header().imported {
+            let (directory, program) = (dir.path().to_owned(), imported.program.clone());
+            return Err(ResumeError::Imported { directory, program });
+        }
         if let Some(masked) = header.header().overrides.iter().find(|text| text.contains(redact::MASK)) {
             let key = masked.split('=').next().unwrap_or_default();
             return Err(ResumeError::SecretOverride(key.to_owned()));

@@ -70,6 +70,8 @@ impl Finished {
 pub(super) struct RolloutEnd {
     /// How the rollout itself ended.
     pub(super) fate: Fate,
+    /// What the rollout itself cost in US dollars, as far as that is known.
+    pub(super) cost: f64,
     /// The trials that have ended now: all of a group, or none.
     pub(super) finished: Vec<Finished>,
 }
@@ -192,6 +194,7 @@ impl Group {
                 (None, Fate::Done)
             }
         };
+        let cost = member.as_ref().and_then(|member| member.state.usage.cost).unwrap_or_default();
         if let Some(members) = self.leave(member) {
             let stopped = async {
                 cancel.cancelled().await;
@@ -204,7 +207,7 @@ impl Group {
                 Err(Unscored::Stopped) => fate = Fate::Cancelled,
             }
         }
-        RolloutEnd { fate, finished }
+        RolloutEnd { fate, cost, finished }
     }
 
     /// Scores members. If the job has to stop, scoring is limited in time.
@@ -243,7 +246,7 @@ impl Group {
         // The job is about to stop, so a rejected key changes nothing.
         Some(async move {
             let scored = self.scored(rest, tokio::time::sleep(SCORING_GRACE)).await;
-            RolloutEnd { fate: Fate::Done, finished: scored.unwrap_or_default() }
+            RolloutEnd { fate: Fate::Done, cost: 0.0, finished: scored.unwrap_or_default() }
         })
     }
 

@@ -45,7 +45,7 @@ impl FailureStreak {
         let is_general =
             error.kind == ErrorType::ModelFailed || self.tasks.len() > 1 || tasks == self.tasks.len();
         (self.failures >= enough && is_general)
-            .then(|| EarlyStop { failures: self.failures, error: error.clone() })
+            .then(|| EarlyStop::Failures { failures: self.failures, error: error.clone() })
     }
 }
 

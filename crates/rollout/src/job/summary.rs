@@ -45,6 +45,12 @@ impl Rows {
         Self { all: vec![Row::default(); trials as usize], model_calls: HashMap::new() }
     }
 
+    /// The known cost of each trial that has a result.
+    pub(super) fn costs(&self) -> impl Iterator<Item = f64> {
+        let ended = self.all.iter().filter(|row| row.standing.is_some());
+        ended.map(|row| row.environment_cost + row.model_cost)
+    }
+
     pub(super) fn get(&self, plan: &Plan, index: TrialIndex) -> Option<TrialSummary> {
         let row = self.all.get(index.0 as usize)?;
         Some(TrialSummary {

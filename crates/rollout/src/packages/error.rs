@@ -78,6 +78,9 @@ pub enum PackageError {
         /// The most that is fetched, in bytes.
         limit: u64,
     },
+    /// The registry of npm packages is not known.
+    #[error("the address of the npm registry is missing; install npm, or set npm_config_registry")]
+    NpmRegistry(#[source] Box<PackageError>),
     /// A program that installs packages failed.
     #[error("{program} cannot install {package}: {problem}")]
     Tool {

@@ -17,43 +17,38 @@ use std::{
 
 use reqwest::Client;
 use secrecy::SecretString;
+use tokio::sync::OnceCell;
 
 pub use error::PackageError;
 pub(crate) use python::PythonSpec;
 
 use rollout_env::blocking::blocking;
 
-/// The public registry of npm.
-pub const NPM_REGISTRY: &str = "https://registry.npmjs.org";
-
-/// The public index of Python packages.
-pub const PYPI_INDEX: &str = "https://pypi.org/simple";
-
 /// Where packages come from, and where they are kept.
 #[derive(Debug, Clone)]
 pub struct PackageSources {
     /// The directory that packages are kept in; made when it is needed. Other processes may use it at the same time.
     pub cache_dir: PathBuf,
-    /// The registry of npm packages.
-    pub npm_registry: String,
+    /// The registry of npm packages. Without it, this machine's npm is asked for its own.
+    pub npm_registry: Option<String>,
     /// What the registry knows its clients by, if it wants to.
     pub npm_token: Option<SecretString>,
-    /// The index of Python packages, in the form of pip's `index-url`.
-    pub pypi_index: String,
-    /// A Python of this machine, which installs Python packages.
+    /// The index of Python packages, in the form of pip's `index-url`. Without it, pip is asked for its own.
+    pub pypi_index: Option<String>,
+    /// A Python of this machine with pip, which installs Python packages.
     pub python: PathBuf,
     /// Variables of the programs that install packages, such as those of a proxy.
     pub variables: Vec<(String, String)>,
 }
 
 impl PackageSources {
-    /// The public registries.
+    /// The registries that this machine's npm and pip use.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
         Self {
             cache_dir: cache_dir.into(),
-            npm_registry: NPM_REGISTRY.to_owned(),
+            npm_registry: None,
             npm_token: None,
-            pypi_index: PYPI_INDEX.to_owned(),
+            pypi_index: None,
             python: PathBuf::from("python3"),
             variables: Vec::new(),
         }
@@ -65,6 +60,7 @@ impl PackageSources {
 pub struct Packages {
     sources: PackageSources,
     client: Client,
+    npm_registry: OnceCell<String>,
 }
 
 /// A directory of the host, and where it belongs among the files of an agent.
@@ -79,7 +75,8 @@ impl Packages {
     /// Nothing is fetched yet.
     pub fn new(sources: PackageSources) -> Result<Self, PackageError> {
         let client = download::client()?;
-        Ok(Self { sources, client })
+        let npm_registry = OnceCell::new_with(sources.npm_registry.clone());
+        Ok(Self { sources, client, npm_registry })
     }
 
     /// A directory of the cache.

@@ -176,12 +176,12 @@ impl Packages {
             "--loglevel=error".into(),
         ];
         let mut variables = vec![
-            ("npm_config_registry".to_owned(), self.sources.npm_registry.clone()),
+            ("npm_config_registry".to_owned(), self.npm_registry().await?.to_owned()),
             ("npm_config_cache".to_owned(), cache.join("cache").display().to_string()),
             ("npm_config_userconfig".to_owned(), "/dev/null".to_owned()),
         ];
         if let Some(token) = &self.sources.npm_token {
-            let registry = download::url(&self.sources.npm_registry)?;
+            let registry = download::url(self.npm_registry().await?)?;
             let place = format!("{}{}", registry.authority(), registry.path());
             let place = place.trim_end_matches('/');
             variables.push((format!("npm_config_//{place}/:_authToken"), token.expose_secret().to_owned()));
@@ -193,6 +193,17 @@ impl Packages {
         let moved = blocking(move || put(&unfinished, &target)).await;
         moved.map_err(|source| PackageError::io(&place, source))?;
         Ok(place)
+    }
+
+    /// The registry's address. npm itself is asked only when a package has to be fetched: it takes half a second.
+    async fn npm_registry(&self) -> Result<&str, PackageError> {
+        let ask = || async {
+            let arguments = ["config", "get", "registry"].map(Into::into);
+            let asked = tool::run("npm", "packages", Path::new("npm"), &arguments, &[], &self.sources).await;
+            let output = asked.map_err(|source| PackageError::NpmRegistry(Box::new(source)))?;
+            Ok(output.trim().to_owned())
+        };
+        self.npm_registry.get_or_try_init(ask).await.map(String::as_str)
     }
 
     async fn manifest(&self, package: &str, version: &str) -> Result<Manifest, PackageError> {
@@ -209,7 +220,7 @@ impl Packages {
     }
 
     async fn describe(&self, package: &str) -> Result<(Url, Description), PackageError> {
-        let registry = self.sources.npm_registry.trim_end_matches('/');
+        let registry = self.npm_registry().await?.trim_end_matches('/');
         let url = download::url(&format!("{registry}/{package}"))?;
         let bytes = download::text(&url, self.request(&url).header(ACCEPT, DESCRIPTION)).await?;
         let description = serde_json::from_slice(&bytes).map_err(|error| PackageError::Answer {
@@ -227,7 +238,7 @@ impl Packages {
     /// A request, with the token only where the registry itself is asked.
     fn request(&self, url: &Url) -> reqwest::RequestBuilder {
         let request = self.client.get(url.clone());
-        let registry = download::url(&self.sources.npm_registry).ok();
+        let registry = self.npm_registry.get().and_then(|registry| download::url(registry).ok());
         match &self.sources.npm_token {
             Some(token) if registry.is_some_and(|registry| registry.origin() == url.origin()) => {
                 request.bearer_auth(token.expose_secret())

@@ -1,16 +1,15 @@
-//! Packages of Python, put together for the Python of an environment by `uv`, which comes from the index itself.
+//! Packages of Python, put together for the Python of an environment by `uv`, which pip fetches.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
-    io,
     path::{Path, PathBuf},
 };
 
-use reqwest::header::ACCEPT;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    PackageError, Packages, Part, download, lock, put, tool,
+    PackageError, Packages, Part, lock, put, tool,
     unpack::{self, UnpackError},
 };
 use rollout_core::text::hex;
@@ -28,6 +27,8 @@ pub(crate) struct PythonSpec<'a> {
     pub(crate) requirements: &'a [String],
     /// Those that come only as source, and that the host may build.
     pub(crate) built: &'a [String],
+    /// Ignores which Python the requirements themselves ask for.
+    pub(crate) any_python: bool,
     /// The Python of the environment, such as `3.12`.
     pub(crate) python: &'a str,
     /// Whether the environment has musl instead of glibc.
@@ -37,11 +38,13 @@ pub(crate) struct PythonSpec<'a> {
 impl Packages {
     /// The packages of an agent and all that they depend on, as a `site-packages` directory.
     pub(crate) async fn python(&self, spec: PythonSpec<'_>) -> Result<Part, PackageError> {
-        let PythonSpec { requirements, built, python, musl } = spec;
+        let PythonSpec { requirements, built, any_python, python, musl } = spec;
         let cpu = std::env::consts::ARCH;
         let platform = if musl { format!("{cpu}-musllinux_1_2") } else { format!("{cpu}-manylinux_2_28") };
         let mut hash = Sha256::new();
-        for text in [platform.as_str(), python].into_iter().chain(requirements.iter().map(String::as_str)) {
+        let form = any_python.then_some("any python");
+        let identity = [platform.as_str(), python].into_iter().chain(form);
+        for text in identity.chain(requirements.iter().map(String::as_str)) {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
@@ -55,30 +58,73 @@ impl Packages {
         }
         let uv = self.uv().await?;
         let unfinished = cache.join(format!("{name}.unfinished"));
-        let mut arguments: Vec<std::ffi::OsString> =
+        fs::create_dir_all(&cache).map_err(|source| PackageError::io(&cache, source))?;
+        let index = self.pypi_index().await;
+        let wanted = match any_python {
+            true => self.without_dependencies(requirements, &unfinished, index.as_deref()).await?,
+            false => requirements.to_vec(),
+        };
+        let mut arguments: Vec<OsString> =
             ["pip", "install", "--no-config", "--quiet", "--link-mode", "copy"].map(Into::into).to_vec();
         for (option, value) in [
             ("--python", self.sources.python.as_os_str()),
             ("--target", unfinished.as_os_str()),
             ("--python-version", python.as_ref()),
             ("--python-platform", platform.as_ref()),
-            ("--index-url", self.sources.pypi_index.as_ref()),
             ("--only-binary", ":all:".as_ref()),
         ] {
             arguments.extend([option.into(), value.to_owned()]);
+        }
+        if let Some(index) = index {
+            arguments.extend(["--index-url".into(), index.into()]);
         }
         for package in built {
             arguments.extend(["--no-binary".into(), package.into()]);
         }
         arguments.push("--".into());
-        arguments.extend(requirements.iter().map(Into::into));
+        arguments.extend(wanted.iter().map(Into::into));
         let variables = [("UV_CACHE_DIR".to_owned(), cache.join("cache").display().to_string())];
-        fs::create_dir_all(&cache).map_err(|source| PackageError::io(&cache, source))?;
         tool::run("uv", &requirements.join(" "), &uv, &arguments, &variables, &self.sources).await?;
         let target = place.clone();
         let moved = blocking(move || put(&unfinished, &target)).await;
         moved.map_err(|source| PackageError::io(&place, source))?;
         Ok(part)
+    }
+
+    /// Installs packages without those that they depend on, whatever Python they ask for. Returns what they depend on.
+    async fn without_dependencies(
+        &self,
+        requirements: &[String],
+        target: &Path,
+        index: Option<&str>,
+    ) -> Result<Vec<String>, PackageError> {
+        // A run that was cut off may have left some.
+        let cleared = match fs::remove_dir_all(target) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        cleared.map_err(|source| PackageError::io(target, source))?;
+        let mut arguments: Vec<OsString> = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--ignore-requires-python",
+            "--only-binary",
+            ":all:",
+        ]
+        .map(Into::into)
+        .to_vec();
+        arguments.extend(["--no-compile".into(), "--target".into(), target.into(), "--".into()]);
+        arguments.extend(requirements.iter().map(Into::into));
+        let variables: Vec<(String, String)> =
+            index.iter().map(|index| ("PIP_INDEX_URL".to_owned(), (*index).to_owned())).collect();
+        let shown = requirements.join(" ");
+        tool::run("pip", &shown, &self.sources.python, &arguments, &variables, &self.sources).await?;
+        let from = target.to_owned();
+        let found = blocking(move || dependencies(&from)).await;
+        found.map_err(|source| PackageError::io(target, source))
     }
 
     /// The program that installs, from its wheel.
@@ -89,76 +135,85 @@ impl Packages {
         if place.is_file() {
             return Ok(place);
         }
-        let page = download::url(&format!("{}/uv/", self.sources.pypi_index.trim_end_matches('/')))?;
-        let bytes = download::text(&page, self.client.get(page.clone()).header(ACCEPT, "text/html")).await?;
-        let wheel = find_wheel(&String::from_utf8_lossy(&bytes), UV, std::env::consts::ARCH);
-        let (link, sha256) = wheel.ok_or_else(|| PackageError::Answer {
-            url: crate::download_client::without_secrets(&page),
-            problem: format!("it lists no uv {UV} for this processor"),
-        })?;
-        let url = page.join(&link).map_err(|_| PackageError::Url(link))?;
-        let archive = cache.join(format!("uv-{UV}.whl"));
-        download::archive(&url, self.client.get(url.clone()), &archive).await?;
-        let (from, to) = (archive.clone(), place.clone());
-        let done = blocking(move || Ok(take_uv(&from, &sha256, &to))).await;
-        match done.map_err(|source| PackageError::io(&archive, source))? {
+        let dir = cache.join("unfinished");
+        let arguments: Vec<OsString> =
+            ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest"]
+                .into_iter()
+                .map(Into::into)
+                .chain([dir.clone().into(), format!("uv=={UV}").into()])
+                .collect();
+        let variables =
+            self.sources.pypi_index.iter().map(|index| ("PIP_INDEX_URL".to_owned(), index.clone()));
+        let variables: Vec<(String, String)> = variables.collect();
+        tool::run("pip", &format!("uv {UV}"), &self.sources.python, &arguments, &variables, &self.sources)
+            .await?;
+        let (from, to) = (dir.clone(), place.clone());
+        match blocking(move || Ok(take_uv(&from, &to)))
+            .await
+            .map_err(|source| PackageError::io(&dir, source))?
+        {
             Ok(()) => Ok(place),
             Err(UnpackError::Refused(problem)) => {
                 Err(PackageError::Unsafe { package: format!("uv {UV}"), problem })
             }
-            Err(UnpackError::Io(source)) => Err(PackageError::io(&archive, source)),
+            Err(UnpackError::Io(source)) => Err(PackageError::io(&dir, source)),
         }
     }
-}
 
-/// The link of a wheel in the page of an index, and the hash that it gives.
-fn find_wheel(page: &str, version: &str, cpu: &str) -> Option<(String, String)> {
-    let links = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
-    let start = format!("uv-{version}-");
-    // Linked statically, so the one for old systems runs everywhere.
-    let end = format!("manylinux2014_{cpu}");
-    let mut found = links.filter_map(|link| {
-        let (url, sha256) = link.split_once("#sha256=")?;
-        let name = url.rsplit('/').next()?;
-        (name.starts_with(&start) && name.contains(&end) && name.ends_with(".whl"))
-            .then(|| (url.replace("&amp;", "&"), sha256.to_owned()))
-    });
-    found.next()
-}
-
-/// Takes the program out of its wheel, and removes the wheel. Blocks.
-fn take_uv(wheel: &Path, sha256: &str, place: &Path) -> Result<(), UnpackError> {
-    let bytes = fs::read(wheel)?;
-    if hex(&Sha256::digest(&bytes)) != sha256 {
-        fs::remove_file(wheel)?;
-        return Err(UnpackError::Refused("it does not have the hash that the index gives for it".to_owned()));
+    /// The index that pip uses, which uv does not read from pip's files. `None` where both use their own default.
+    async fn pypi_index(&self) -> Option<String> {
+        if let Some(index) = &self.sources.pypi_index {
+            return Some(index.clone());
+        }
+        let arguments = ["-m", "pip", "config", "get", "global.index-url"].map(Into::into);
+        // Fails where nothing is configured, too.
+        let asked = tool::run("pip", "packages", &self.sources.python, &arguments, &[], &self.sources).await;
+        asked.ok().map(|index| index.trim().to_owned())
     }
+}
+
+/// What the packages of a directory depend on, without what belongs to their optional features. Blocks.
+fn dependencies(site: &Path) -> std::io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(site)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "dist-info") {
+            found.extend(required_by(&fs::read_to_string(path.join("METADATA"))?));
+        }
+    }
+    Ok(found)
+}
+
+/// The requirements that the metadata of a package lists.
+fn required_by(metadata: &str) -> Vec<String> {
+    let head = metadata.split("\n\n").next().unwrap_or_default();
+    let of_line = |line: &str| line.strip_prefix("Requires-Dist:").map(|text| text.trim().to_owned());
+    head.lines().filter_map(of_line).filter(|requirement| !requirement.contains("extra ==")).collect()
+}
+
+/// Takes the program out of the one wheel of a directory, and removes the directory. Blocks.
+fn take_uv(dir: &Path, place: &Path) -> Result<(), UnpackError> {
+    let wheel =
+        fs::read_dir(dir)?.next().ok_or_else(|| UnpackError::Refused("pip fetched no file".to_owned()))??;
     let invalid = |error: zip::result::ZipError| UnpackError::Refused(error.to_string());
-    let mut archive = zip::ZipArchive::new(File::open(wheel)?).map_err(invalid)?;
+    let mut archive = zip::ZipArchive::new(File::open(wheel.path())?).map_err(invalid)?;
     let is_program = |name: &std::borrow::Cow<'_, str>| name.ends_with("/scripts/uv");
     let name = archive.file_names().flatten().find(is_program).map(std::borrow::Cow::into_owned);
     let name = name.ok_or_else(|| UnpackError::Refused("it has no program".to_owned()))?;
     let unfinished = place.with_extension("unfinished");
     unpack::write(&mut archive.by_name(&name).map_err(invalid)?, &unfinished, true, MAX_UV)?;
     fs::rename(unfinished, place)?;
-    match fs::remove_file(wheel) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(fs::remove_dir_all(dir)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::required_by;
 
     #[test]
-    fn a_wheel_is_found_by_version_and_processor() {
-        let page = r#"<a href="https://x/uv-0.1.0.tar.gz#sha256=aa">s</a>
-            <a href="../f/uv-0.1.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl#sha256=bb" data-x="1">w</a>
-            <a href="../f/uv-0.1.0-py3-none-musllinux_1_1_x86_64.whl#sha256=cc">w</a>"#;
-        let link = "../f/uv-0.1.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl".to_owned();
-        assert_eq!(find_wheel(page, "0.1.0", "x86_64"), Some((link, "bb".to_owned())));
-        assert_eq!(find_wheel(page, "0.1.0", "aarch64"), None);
-        assert_eq!(find_wheel(page, "0.2.0", "x86_64"), None);
+    fn the_requirements_of_a_package_are_those_of_its_head_without_optional_ones() {
+        let metadata = "Name: agent\nRequires-Python: ==3.12.*\nRequires-Dist: sdk==1.21.0\nRequires-Dist: rich<14; python_version > \"3\"\n\
+             Requires-Dist: pytest; extra == 'dev'\n\nRequires-Dist: of the description\n";
+        assert_eq!(required_by(metadata), ["sdk==1.21.0", "rich<14; python_version > \"3\""]);
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that install packages on the host: npm and uv.
+//! Programs that fetch and install packages on the host: npm, pip and uv.
 
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 /// Lines of output that an error quotes.
 const QUOTED_LINES: usize = 10;
 
-/// Runs a program to its end. It sees the given variables and those of the sources, and nothing else of this process.
+/// Runs a program to its end, and returns what it printed. It sees the given variables and those of the sources, and nothing else of this process.
 pub(super) async fn run(
     program: &'static str,
     package: &str,
@@ -20,7 +20,7 @@ pub(super) async fn run(
     arguments: &[OsString],
     variables: &[(String, String)],
     sources: &PackageSources,
-) -> Result<(), PackageError> {
+) -> Result<String, PackageError> {
     let failed = |problem: String| PackageError::Tool { program, package: package.to_owned(), problem };
     let mut command = Command::new(path);
     command.args(arguments).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
@@ -33,7 +33,7 @@ pub(super) async fn run(
         .map_err(|_| failed(format!("it did not end within {} minutes", TIMEOUT.as_secs() / 60)))?
         .map_err(|error| failed(format!("{} does not start: {error}", path.display())))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -110,7 +110,7 @@ pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
     if let Some(provider) = provider {
         let checked = in_parallel(&tasks, |(_, task)| {
             let image = task.config.docker_image.as_deref().filter(|_| !config.environment.force_build);
-            let composed = task.files.compose && !task.files.dockerfile;
+            let composed = task.compose.is_some() && !task.files.dockerfile;
             if composed { None } else { provider.check_image(&task.context, image).err() }
         });
         for ((number, _), problem) in tasks.iter().zip(checked) {

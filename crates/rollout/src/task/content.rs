@@ -1,6 +1,7 @@
 //! The content hash of a task, by which a resumed job checks that its tasks have not changed.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, FileType, Metadata},
     io::{self, Read},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
@@ -11,6 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::Task;
 use rollout_core::text::hex;
+
+/// The directory of the tests.
+const TESTS: &str = "tests";
 
 /// The content of a task's directory: every path with its hash.
 #[derive(Debug)]
@@ -30,9 +34,20 @@ impl Task {
     pub(crate) fn contents(&self) -> io::Result<Contents> {
         let mut entries = Vec::new();
         collect(&self.dir, Path::new(""), &mut entries)?;
+        let own = Path::new(TESTS);
+        let others = self.tests != self.dir.join(TESTS);
+        if others {
+            entries.retain(|(path, _)| !path.starts_with(own) || path == own);
+            let mut tests = Vec::new();
+            collect(&self.tests, Path::new(""), &mut tests)?;
+            entries.extend(tests.into_iter().map(|(path, kind)| (own.join(path), kind)));
+        }
         entries.sort_unstable_by(|(a, _), (b, _)| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
         let contents = entries.into_iter().map(|(relative, kind)| {
-            let path = self.dir.join(&relative);
+            let path = match relative.strip_prefix(own) {
+                Ok(below) if others => self.tests.join(below),
+                _ => self.dir.join(&relative),
+            };
             let (letter, digest) = if kind.is_file() {
                 let (metadata, digest) = digest_file(&path)?;
                 let executable = metadata.permissions().mode() & 0o111 != 0;
@@ -54,6 +69,17 @@ impl Contents {
     /// The hash of everything.
     pub(crate) fn hash(&self) -> String {
         hash(self.0.iter().map(|(path, kind, digest)| (path.as_path(), *kind, digest)))
+    }
+
+    /// The files that define the tests, with their hashes.
+    pub(crate) fn test_files(&self) -> BTreeMap<String, String> {
+        let of_tests = |path: &Path| {
+            path == Path::new("task.toml")
+                || path.starts_with(TESTS)
+                || path.starts_with("steps") && path.components().any(|part| part.as_os_str() == TESTS)
+        };
+        let files = self.0.iter().filter(|(path, kind, _)| *kind != b'd' && of_tests(path));
+        files.map(|(path, _, digest)| (path.to_string_lossy().into_owned(), hex(digest))).collect()
     }
 
     /// The hash of everything below a directory; none if there is nothing.

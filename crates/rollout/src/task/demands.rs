@@ -1,7 +1,7 @@
 //! The settings of a task that Rollout, or a provider, cannot honour.
 
 use super::Task;
-use crate::config::{NetworkMode, TaskConfig, VerifierEnvironment};
+use crate::config::{NetworkPolicy, TaskConfig, VerifierEnvironment};
 use rollout_env::{Demand, Provider};
 
 /// A setting that changes the meaning of a task and is not supported.
@@ -39,8 +39,17 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
     if task.is_harbor && task.files.startup {
         found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile", Demand::ImageStartup);
     }
-    if task.files.compose {
-        found.demand("environment/docker-compose.yaml", Demand::Compose);
+    for (setting, compose) in [
+        ("environment/docker-compose.yaml", &task.compose),
+        ("tests/docker-compose.yaml", &task.tests_compose),
+    ] {
+        let Some(compose) = compose else { continue };
+        if !compose.is_plain() {
+            found.demand(setting, Demand::Compose);
+        }
+        if let Some(service) = compose.privileged() {
+            found.demand(&format!("services.{service} of {setting}"), Demand::Privileged);
+        }
     }
     for key in config.verifier_own_environment.iter().flatten().map(|(key, _)| key) {
         if key != "docker_image" {
@@ -49,9 +58,6 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
                 "the tests have the settings of the task's environment",
             );
         }
-    }
-    if task.files.tests_compose {
-        found.never("tests/docker-compose.yaml", "tests run in one environment");
     }
     let artifacts = config.artifacts.iter().chain(config.steps.iter().flat_map(|step| &step.artifacts));
     if artifacts.filter_map(|artifact| artifact.service.as_deref()).any(|service| service != "main") {
@@ -85,26 +91,31 @@ fn networks(config: &TaskConfig, found: &mut Found<'_>) {
     let steps = config.steps.iter().flat_map(|step| {
         let apart = step.verifier_environment == Some(VerifierEnvironment::Separate);
         [
-            ("steps.agent.network_mode", step.agent_network, false),
-            ("steps.verifier.network_mode", step.verifier_network, apart),
+            ("steps.agent.network_mode", step.agent_network.as_ref(), false),
+            ("steps.verifier.network_mode", step.verifier_network.as_ref(), apart),
         ]
     });
     let apart = config.is_separate();
     let phases = [
-        ("agent.network_mode", config.agent_network, false),
-        ("verifier.network_mode", config.verifier_network, apart),
+        ("agent.network_mode", config.agent_network.as_ref(), false),
+        ("verifier.network_mode", config.verifier_network.as_ref(), apart),
     ];
-    let whole = ("environment.network_mode", config.network, true);
+    let whole = ("environment.network_mode", config.network.as_ref(), true);
     for (setting, mode, fixed) in [whole].into_iter().chain(phases).chain(steps) {
-        let public = matches!(config.network, None | Some(NetworkMode::Public));
+        let public = matches!(config.network, None | Some(NetworkPolicy::Public));
+        // With an allow-list, a container has no network either: a proxy is its only way out.
+        if let Some(NetworkPolicy::Allowlist(_)) = mode {
+            found.demand(setting, Demand::Allowlist);
+        }
         match mode {
-            Some(NetworkMode::Allowlist) => {
-                found.never(setting, "no provider can restrict the network to a list of hosts");
+            Some(NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_)) if fixed => {
+                found.demand(setting, Demand::NoNetwork);
             }
-            Some(NetworkMode::NoNetwork) if fixed => found.demand(setting, Demand::NoNetwork),
-            Some(NetworkMode::NoNetwork) if public => found.demand(setting, Demand::NetworkChanges),
-            Some(NetworkMode::Public) if !fixed && !public => found.demand(setting, Demand::NetworkChanges),
-            Some(NetworkMode::NoNetwork | NetworkMode::Public) | None => {}
+            Some(NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_)) if public => {
+                found.demand(setting, Demand::NetworkChanges);
+            }
+            Some(NetworkPolicy::Public) if !fixed && !public => found.demand(setting, Demand::NetworkChanges),
+            _ => {}
         }
     }
 }

@@ -5,11 +5,13 @@ use std::{
     fs::{self, File, FileType},
     io::{self, Read},
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{Task, TaskFiles, TaskProblem, shown};
 use crate::config::{Diagnostic, Problems, StepConfig, TaskConfig, load_task_config};
 use rollout_core::name::TaskName;
+use rollout_env::compose::{ComposeFile, ComposeSource};
 
 /// A larger task.toml is a mistake or an attack.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -44,32 +46,38 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
     };
     let tests = reader.tree("tests").unwrap_or_default();
     let mut has_solution = reader.solution("solution");
+    let in_image = match &config {
+        Some(Ok((config, _))) => has_tests_in_image(config, &tests),
+        _ => false,
+    };
     if steps.is_empty() {
         reader.instruction("instruction.md");
-        reader.tests("tests", &tests);
+        if !in_image || find(&tests, "test.sh").is_some() {
+            reader.tests("tests", &tests);
+        }
     } else {
-        has_solution |= reader.steps(steps, find(&tests, "test.sh").is_some());
+        has_solution |= reader.steps(steps, in_image || find(&tests, "test.sh").is_some());
     }
     let environment = reader.tree("environment").unwrap_or_default();
-    let compose = |entries: &Entries| COMPOSE_FILES.iter().any(|name| find(entries, name).is_some());
+    let compose = reader.compose("environment", &environment);
+    let tests_compose = reader.compose("tests", &tests);
     let files = TaskFiles {
         dockerfile: find(&environment, "Dockerfile").is_some(),
         startup: read_at_most(&dir.join("environment/Dockerfile"), MAX_CONFIG_BYTES)
             .is_ok_and(|text| has_startup(&text)),
-        compose: compose(&environment),
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
-        tests_compose: compose(&tests),
         trajectory: find(&reader.entries, "trajectory.json").is_some(),
     };
     match config {
         Some(Ok((config, warnings))) if reader.problems.is_empty() => {
             let dir = dir.to_owned();
-            let context = dir.join("environment");
+            let (context, tests) = (dir.join("environment"), dir.join("tests"));
             let is_harbor = config.is_made_for_harbor;
             let task = Task {
                 name,
                 dir,
                 context,
+                tests,
                 config,
                 git_commit_id: None,
                 url: None,
@@ -77,6 +85,8 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
                 has_config,
                 is_harbor,
                 files,
+                compose,
+                tests_compose,
             };
             Ok((task, warnings))
         }
@@ -93,6 +103,16 @@ pub(super) fn looks_like_task(dir: &Path) -> bool {
 }
 
 type Entries = Vec<(OsString, FileType)>;
+
+/// The name of the compose file of a directory.
+fn compose_name(entries: &Entries) -> Option<&'static str> {
+    COMPOSE_FILES.into_iter().find(|name| find(entries, name).is_some())
+}
+
+/// The compose file of a directory of a task.
+pub(crate) fn compose_file(dir: &Path) -> Option<PathBuf> {
+    COMPOSE_FILES.into_iter().map(|name| dir.join(name)).find(|path| path.is_file())
+}
 
 fn list(dir: &Path) -> io::Result<Entries> {
     fs::read_dir(dir)?
@@ -113,6 +133,12 @@ struct Reader<'a> {
     problems: Vec<String>,
     /// How many problems are not in the list.
     more: usize,
+}
+
+/// Whether the image of the tests has them, so that the task need not.
+fn has_tests_in_image(config: &TaskConfig, tests: &Entries) -> bool {
+    let has_image = config.tests_image().is_some() || find(tests, "Dockerfile").is_some();
+    config.is_made_for_harbor && config.is_separate() && has_image
 }
 
 impl Reader<'_> {
@@ -166,6 +192,23 @@ impl Reader<'_> {
             solved &= self.solution(&format!("{dir}/solution"));
         }
         solved
+    }
+
+    /// The compose file of a directory. Its variables are expanded when a job is planned.
+    fn compose(&mut self, dir: &str, entries: &Entries) -> Option<Arc<ComposeFile>> {
+        let name = compose_name(entries)?;
+        let kind = find(entries, name)?;
+        if !self.is_file(&Path::new(dir).join(name), kind) {
+            return None;
+        }
+        let file = self.dir.join(dir).join(name);
+        match ComposeFile::load(&ComposeSource { file: &file, task_dir: self.dir, vars: None }) {
+            Ok(compose) => Some(Arc::new(compose)),
+            Err(problems) => {
+                self.problem(problems.render(false));
+                None
+            }
+        }
     }
 
     /// The content of task.toml, if it can be read.

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use rollout_env::{EnvironmentTemplate, ImageRequest, Origin};
+use rollout_env::{EnvironmentTemplate, ImageRequest, Origin, compose::ComposeFile};
 
 use crate::config::{Diagnostic, TaskBounds, TaskConfig};
 use rollout_core::name::{DatasetName, TaskName};
@@ -33,6 +33,7 @@ use rollout_record::journal::RecordedSource;
 
 pub use commits::GitCommits;
 pub use demands::{Unsupported, unsupported};
+pub(crate) use dir::compose_file;
 pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
@@ -53,6 +54,8 @@ pub struct Task {
     pub dir: PathBuf,
     /// The directory of its Dockerfile and build context: environment/.
     pub context: PathBuf,
+    /// The directory of its tests: tests/, or another one that a regrade uses instead.
+    pub tests: PathBuf,
     /// Its task.toml.
     pub config: TaskConfig,
     /// The commit of its repository.
@@ -67,6 +70,10 @@ pub struct Task {
     pub is_harbor: bool,
     /// Files of the task that change how it is run.
     pub files: TaskFiles,
+    /// environment/docker-compose.yaml, with variables that are not expanded.
+    pub compose: Option<Arc<ComposeFile>>,
+    /// tests/docker-compose.yaml, with variables that are not expanded.
+    pub tests_compose: Option<Arc<ComposeFile>>,
 }
 
 /// Optional files of a task that change how it is run.
@@ -76,12 +83,8 @@ pub struct TaskFiles {
     pub dockerfile: bool,
     /// ENTRYPOINT or HEALTHCHECK in environment/Dockerfile.
     pub startup: bool,
-    /// environment/docker-compose.yaml.
-    pub compose: bool,
     /// tests/Dockerfile.
     pub tests_dockerfile: bool,
-    /// tests/docker-compose.yaml.
-    pub tests_compose: bool,
     /// trajectory.json: an earlier conversation that the agent continues.
     pub trajectory: bool,
 }
@@ -92,15 +95,27 @@ impl Task {
         self.config.bounds(self.is_harbor)
     }
 
-    /// The request for the image of its environments.
+    /// The request for the image of its environments. A compose file may say how the image of `main` is built.
     pub fn image_request<'a>(
         &'a self,
+        compose: Option<&'a ComposeFile>,
         origin: Origin<'a>,
         force_build: bool,
         log: &'a Path,
     ) -> ImageRequest<'a> {
-        let docker_image = self.config.docker_image.as_deref();
-        ImageRequest { origin, context: &self.context, docker_image, force_build, log }
+        let main = compose.and_then(ComposeFile::main);
+        let build = main.and_then(|main| main.build.as_ref());
+        let named = main.and_then(|main| main.image.as_deref());
+        let named = named.filter(|_| build.is_none() && !self.files.dockerfile);
+        ImageRequest {
+            origin,
+            context: build.map_or(&self.context, |build| &build.context),
+            docker_image: self.config.docker_image.as_deref().or(named),
+            build: build.map(|build| &build.options),
+            // There is nothing to build if only a compose file names an image.
+            force_build: force_build && (named.is_none() || self.config.docker_image.is_some()),
+            log,
+        }
     }
 
     /// The template of its environments, for an interaction with an environment per rollout.

@@ -9,21 +9,27 @@ use super::{
     calls::{bounded, required},
     context::TrialContext,
     failure::Failure,
+    services::Services,
 };
 use crate::config::ArtifactConfig;
 use rollout_core::event::Phase;
-use rollout_env::{CopyOut, Environment, EnvironmentError, FileRead, blocking::blocking};
+use rollout_env::{
+    CopyOut, Environment, EnvironmentError, FileRead, blocking::blocking, compose::MAIN_SERVICE,
+};
 
 /// A directory that is always an artifact.
-const ALWAYS_COPIED: &str = "/logs/artifacts";
+pub(super) const ALWAYS_COPIED: &str = "/logs/artifacts";
 
 /// The list of artifacts, below their directory.
-const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST: &str = "manifest.json";
 
 /// A copied artifact.
-pub(super) struct Artifact {
+#[derive(Debug)]
+pub(crate) struct Artifact {
     /// Its path in the environment.
     pub(super) source: String,
+    /// The other service that it comes from.
+    pub(super) service: Option<String>,
     /// Its copy on the host.
     pub(super) copy: PathBuf,
 }
@@ -48,7 +54,8 @@ pub(super) fn are_wanted(context: &TrialContext<'_>) -> bool {
 /// Copies the artifacts of a step to its directory. A missing one is a note.
 pub(super) async fn collect(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    main: &dyn Environment,
+    services: &Services,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Artifact>, Failure> {
     let dir = context.step.dir.artifacts();
@@ -60,13 +67,26 @@ pub(super) async fn collect(
             artifact.destination.clone().unwrap_or_else(|| source.trim_start_matches('/').to_owned());
         let copy = dir.join(&destination);
         // The first one gets a place that two want.
-        let is_taken = copied.iter().any(|other| other.source == source || other.copy == copy);
-        let (kind, status) = match is_taken {
-            true => (None, "skipped"),
-            false => copy_one(context, environment, artifact, &copy, notes).await?,
+        let service = artifact.service.as_deref().filter(|name| *name != MAIN_SERVICE);
+        let is_taken = copied.iter().any(|other| {
+            (other.source == source && other.service.as_deref() == service) || other.copy == copy
+        });
+        let environment = match service {
+            None => Some(main),
+            Some(name) => services.service(name).map(|(environment, _)| environment),
+        };
+        let (kind, status) = match (is_taken, environment) {
+            (true, _) => (None, "skipped"),
+            (false, Some(environment)) => copy_one(context, environment, artifact, &copy, notes).await?,
+            (false, None) => {
+                let name = service.unwrap_or_default();
+                notes.push(format!("the artifact {source} is of the service {name}, which does not exist"));
+                (None, "failed")
+            }
         };
         if status == "ok" {
-            copied.push(Artifact { source: source.to_owned(), copy });
+            let service = service.map(str::to_owned);
+            copied.push(Artifact { source: source.to_owned(), service, copy });
         }
         if !is_taken || source != ALWAYS_COPIED {
             let (service, exclude) = (artifact.service.clone(), artifact.exclude.clone());

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::{calls::bounded_after, context::TrialContext};
-use crate::config::Env;
+use super::{calls::bounded_after, context::TrialContext, services::Services};
+use crate::config::{CollectConfig, Env};
 use rollout_env::{
-    CommandRole, CommandUsers, Environment, EnvironmentError, Exec, Exit, Outcome, log::LogWriter,
+    CommandRole, CommandUsers, Environment, EnvironmentError, Exec, Exit, Outcome, compose::MAIN_SERVICE,
+    log::LogWriter,
 };
 
 /// How much of the output of a failed command a note quotes.
@@ -14,11 +15,23 @@ const QUOTED_BYTES: usize = 1 << 10;
 /// Runs the commands one after the other. A failure is a note.
 pub(super) async fn run_collectors(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    main: &dyn Environment,
+    services: &Services,
     notes: &mut Vec<String>,
 ) {
     let step = context.step;
-    for collector in &step.collect {
+    let (of_others, of_main): (Vec<_>, Vec<_>) =
+        step.collect.iter().partition(|collector| of_service(collector).is_some());
+    for collector in of_main.into_iter().chain(of_others) {
+        let own = context.with_environment(&Env::new());
+        let (environment, env) = match of_service(collector).map(|name| (name, services.service(name))) {
+            None => (main, own.as_slice()),
+            Some((_, Some(found))) => found,
+            Some((name, None)) => {
+                notes.push(format!("verifier.collect names the service {name}, which does not exist"));
+                continue;
+            }
+        };
         let limit = Duration::try_from_secs_f64(collector.timeout_sec).unwrap_or(Duration::MAX);
         let users = CommandUsers { agent: collector.user.clone(), verifier: collector.user.clone() };
         let (stderr, printed) = LogWriter::excerpt(QUOTED_BYTES);
@@ -26,8 +39,8 @@ pub(super) async fn run_collectors(
             environment.set_users(users)?;
             let command = Exec {
                 role: CommandRole::Agent,
-                argv: &["bash", "-c", &collector.command],
-                env: &context.with_environment(&Env::new()),
+                argv: &[shell(collector), "-c", &collector.command],
+                env,
                 deadline: Some(limit),
                 stdout: LogWriter::discard(),
                 stderr,
@@ -35,15 +48,29 @@ pub(super) async fn run_collectors(
             bounded_after(limit, environment.exec(command)).await
         };
         let failed = problem(run.await);
+        if of_service(collector).is_some() {
+            // The program of the service may be started again, as its own user.
+            let _ = environment.set_users(CommandUsers::default());
+        }
         let text = context.trial.redactor.text(printed.text().0.trim()).into_owned();
         let quoted = if text.is_empty() { text } else { format!(": {text}") };
         notes.extend(failed.map(|how| format!("`{}` of verifier.collect {how}{quoted}", collector.command)));
     }
     if !step.collect.is_empty()
-        && let Err(error) = environment.set_users(step.users.clone())
+        && let Err(error) = main.set_users(step.users.clone())
     {
         notes.push(error.to_string());
     }
+}
+
+/// The other service in which a command runs.
+fn of_service(collector: &CollectConfig) -> Option<&str> {
+    collector.service.as_deref().filter(|name| *name != MAIN_SERVICE)
+}
+
+/// Images of services often have no bash.
+fn shell(collector: &CollectConfig) -> &'static str {
+    if of_service(collector).is_some() { "sh" } else { "bash" }
 }
 
 fn problem(exit: Result<Exit, EnvironmentError>) -> Option<String> {

@@ -4,14 +4,26 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{install_cache::Installs, network, step::Step, timeouts::Timeouts};
+use super::{
+    earlier::Regrade,
+    install_cache::Installs,
+    network::{self, Egress},
+    step::Step,
+    timeouts::Timeouts,
+};
 use crate::{
-    config::{AgentConfig, Env, EnvValue, JobConfig, NetworkMode},
+    config::{AgentConfig, Env, EnvValue, JobConfig},
     packages::Packages,
     task::{Task, TaskProblem},
 };
-use rollout_core::{event::Phase, name::TrialId, redact::Redactor, result::TrialError, text::seconds};
-use rollout_env::{Demand, EnvironmentSpec, Origin, PreparedImage, Provider};
+use rollout_core::{
+    event::{ModelProgress, Phase},
+    name::TrialId,
+    redact::Redactor,
+    result::TrialError,
+    text::seconds,
+};
+use rollout_env::{Demand, EnvironmentSpec, Origin, PreparedImage, Provider, compose::ComposeFile};
 use rollout_gateway::Gateway;
 use rollout_model::{Model, Share};
 use rollout_record::layout::TrialDir;
@@ -52,6 +64,8 @@ pub struct Trial {
     pub share: Option<Share>,
     /// Whether the end of the trial includes the conversation of a model.
     pub keeps_state: bool,
+    /// The finished trial whose tests run again, instead of the agent.
+    pub regrade: Option<Regrade>,
 }
 
 /// The variables of a task, expanded.
@@ -67,9 +81,18 @@ pub struct TaskEnv {
     pub verifier: Env,
     /// For test.sh of each step.
     pub steps: Vec<Env>,
+    /// environment/docker-compose.yaml, with its variables expanded.
+    pub compose: Option<Arc<ComposeFile>>,
+    /// tests/docker-compose.yaml, with its variables expanded.
+    pub tests_compose: Option<Arc<ComposeFile>>,
 }
 
 impl TaskEnv {
+    /// Values of compose files that must not appear in any output.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
+        self.compose.iter().chain(&self.tests_compose).flat_map(|compose| &compose.secrets)
+    }
+
     /// All values.
     pub(crate) fn values(&self) -> impl Iterator<Item = &EnvValue> {
         let all = [&self.environment, &self.solution, &self.verifier];
@@ -85,6 +108,8 @@ const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 pub enum Progress {
     /// It entered a phase.
     Phase(Phase),
+    /// What its agent used of a model so far.
+    Model(ModelProgress),
     /// A try failed because of the infrastructure; the next one follows after the delay.
     Retry {
         /// The try that failed, from 1.
@@ -106,11 +131,19 @@ pub(super) struct TrialContext<'a> {
     pub(super) step: &'a Step,
     /// Settings of the task that are ignored because the job allows it.
     pub(super) unsupported: &'a [String],
+    /// The way out of environments with an allow-list.
+    pub(super) egress: Option<&'a Egress>,
 }
 
 impl<'a> TrialContext<'a> {
-    pub(super) fn new(trial: &'a Trial, task: &'a Task, first: &'a Step, unsupported: &'a [String]) -> Self {
-        Self { trial, task, timeouts: first.timeouts, step: first, unsupported }
+    pub(super) fn new(
+        trial: &'a Trial,
+        task: &'a Task,
+        first: &'a Step,
+        unsupported: &'a [String],
+        egress: Option<&'a Egress>,
+    ) -> Self {
+        Self { trial, task, timeouts: first.timeouts, step: first, unsupported, egress }
     }
 
     /// The context of a step.
@@ -127,6 +160,12 @@ impl<'a> TrialContext<'a> {
     pub(super) fn own_hosts(&self) -> Vec<(String, String)> {
         let main = ("main".to_owned(), "127.0.0.1".to_owned());
         self.task.is_harbor.then_some(main).into_iter().collect()
+    }
+
+    /// The compose file of the agent's environment, if the provider runs its services.
+    pub(super) fn compose(&self) -> Option<&'a Arc<ComposeFile>> {
+        let compose = self.trial.env.compose.as_ref()?;
+        self.trial.provider.refusal(Demand::Compose).is_none().then_some(compose)
     }
 
     /// The name of an environment of this trial.
@@ -150,8 +189,13 @@ impl<'a> TrialContext<'a> {
             storage: config.override_storage.or(bounds.storage),
             // A provider without GPUs was refused, unless the job runs the task without.
             gpus: if self.trial.provider.refusal(Demand::Gpus).is_some() { 0 } else { task.gpus },
-            workdir: task.workdir.as_deref(),
-            no_network: task.network == Some(NetworkMode::NoNetwork) && !network::changes(self),
+            workdir: task
+                .workdir
+                .as_deref()
+                .or_else(|| self.trial.env.compose.as_ref()?.main()?.container.working_dir.as_deref()),
+            no_network: !network::is_public(self)
+                && !network::changes(self)
+                && self.trial.provider.refusal(Demand::NoNetwork).is_none(),
             private_dirs: PRIVATE_DIRS,
             ..EnvironmentSpec::new(origin, image, "")
         }
@@ -159,7 +203,8 @@ impl<'a> TrialContext<'a> {
 
     /// Variables in addition to those of the task's environment.
     pub(super) fn with_environment(&self, env: &Env) -> Vec<(String, String)> {
-        let mut all = variables(&self.trial.env.environment);
+        let mut all = self.egress.map(Egress::variables).unwrap_or_default();
+        all.extend(variables(&self.trial.env.environment));
         all.extend(variables(env));
         all
     }

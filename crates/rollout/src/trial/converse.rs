@@ -1,6 +1,6 @@
 //! The execute phase of an agent that is a model.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use super::{
     calls::required,
@@ -22,6 +22,7 @@ use rollout_core::{
 use rollout_env::Environment;
 use rollout_model as model;
 use rollout_model::{Model, State};
+use rollout_record::atomic::WriteError;
 
 /// The result of a conversation.
 pub(super) struct Conversed {
@@ -85,9 +86,16 @@ async fn subject(context: &TrialContext<'_>) -> Result<(Arc<Model>, String), Fai
 /// Saves the conversation so far. The error is a note.
 pub(super) async fn save_trajectory(context: &TrialContext<'_>, turns: &TurnLog) -> Result<(), String> {
     let Some(trajectory) = turns.take() else { return Ok(()) };
-    let path = context.step.dir.trajectory();
+    let (path, live) = (context.step.dir.trajectory(), context.step.dir.live_conversation());
     let redactor = Arc::clone(&context.trial.redactor);
-    let failed = match tokio::task::spawn_blocking(move || trajectory.write(&path, &redactor)).await {
+    let write = move || {
+        trajectory.write(&path, &redactor)?;
+        match std::fs::remove_file(&live) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(WriteError { path: live, source }),
+            _ => Ok(()),
+        }
+    };
+    let failed = match tokio::task::spawn_blocking(write).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.source.to_string(),
         Err(error) => error.to_string(),

@@ -9,7 +9,7 @@ use super::{
     converse::{Conversed, converse, save_trajectory},
     failure::Failure,
     gateway::{self, Line, Verdict},
-    oracle, preset,
+    live, oracle, preset,
     script::{self, LeftRunning},
 };
 use crate::{
@@ -54,7 +54,9 @@ pub(super) async fn execute<'e>(
     context.enter(Phase::Execute);
     let began = Instant::now();
     if let AgentKind::Model(config) = &context.trial.agent.kind {
-        let conversed = converse(context, environment, config, turns, notes).await;
+        let conversation = converse(context, environment, config, turns, notes);
+        let conversed =
+            live::reporting(context, || turns.used(), live::writing(context, turns, conversation)).await;
         let span = PhaseSpan::since(began);
         notes.extend(save_trajectory(context, turns).await.err());
         let Conversed { usage, state, result } = conversed?;
@@ -104,7 +106,9 @@ async fn execute_preset<'e>(
         Ok(line) => line,
         Err(failure) => return Ok(Executed { result: Err(failure), ..executed }),
     };
-    executed.result = run_preset(context, environment, agent, line.as_ref(), &mut executed.left).await;
+    let used = || line.as_ref().map(Line::used).unwrap_or_default();
+    let agent_run = run_preset(context, environment, agent, line.as_ref(), &mut executed.left);
+    executed.result = live::reporting(context, used, agent_run).await;
     executed.span = PhaseSpan::since(began);
     notes.extend(preset::gather_logs(environment, agent).await.err());
     let reported = read_usage(environment).await.unwrap_or_else(|note| {

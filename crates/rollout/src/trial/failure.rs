@@ -50,6 +50,18 @@ impl Failure {
         Self { error: TrialError { kind, message }, transient }
     }
 
+    /// The same failure, with what it is about before its message.
+    pub(super) fn about(self, what: &str) -> Self {
+        let TrialError { kind, message } = self.error;
+        Self { error: TrialError { kind, message: format!("{what}: {message}") }, ..self }
+    }
+
+    /// The same failure, with more output after its message.
+    pub(super) fn quoting(self, output: &str) -> Self {
+        let TrialError { kind, message } = self.error;
+        Self { error: TrialError { kind, message: message + output }, ..self }
+    }
+
     pub(super) fn build_timeout(limit: Duration) -> Self {
         Self::new(
             ErrorType::EnvironmentBuildTimeout,

@@ -8,7 +8,7 @@ use crate::{
     config::{ModelConfig, PresetAgentConfig, dialect_name},
 };
 use rollout_core::{
-    event::Phase,
+    event::{ModelProgress, Phase},
     result::{AgentUsage, ErrorType, ModelCalls},
 };
 use rollout_env::{Environment, blocking::blocking};
@@ -61,7 +61,7 @@ pub(super) async fn open(
     let trial = context.trial;
     let gateway = trial.gateway.as_deref();
     let gateway = gateway.ok_or_else(|| internal("the job has no gateway".to_owned()))?;
-    let record = trial.dir.calls();
+    let record = context.step.dir.calls();
     let dir = record.parent().map(PathBuf::from).unwrap_or_default();
     blocking(move || std::fs::create_dir_all(dir))
         .await
@@ -117,6 +117,17 @@ impl Line {
     pub(super) async fn used_up(&self) {
         self.session.exhausted().await;
         tokio::time::sleep(GRACE).await;
+    }
+
+    /// What the agent used so far.
+    pub(super) fn used(&self) -> ModelProgress {
+        let SessionSummary { turns, usage, cost, .. } = self.session.summary();
+        ModelProgress {
+            turns,
+            input_tokens: usage.input_tokens(),
+            output_tokens: usage.completion_tokens,
+            cost,
+        }
     }
 
     /// Closes the way to the model. The conversation goes to `turns`.

@@ -81,7 +81,8 @@ pub(super) async fn wait(
     config: Option<&HealthcheckConfig>,
 ) -> Result<(), Failure> {
     let Some(config) = config else { return Ok(()) };
-    repeat(context, environment, &Check::of_task(config)).await.map_err(|why| match why {
+    let env = context.with_environment(&Env::new());
+    repeat(context, environment, &Check::of_task(config), &env).await.map_err(|why| match why {
         Unready::Environment(error) => Failure::environment(Phase::Start, &error),
         Unready::Unhealthy(how) => Failure::new(
             ErrorType::EnvironmentStartFailed,
@@ -96,13 +97,39 @@ pub(super) async fn wait_for_image(
     environment: &dyn Environment,
     image: &ImageHealthcheck,
 ) -> Result<(), Failure> {
-    repeat(context, environment, &Check::of_image(image)).await.map_err(|why| match why {
+    let env = context.with_environment(&Env::new());
+    repeat(context, environment, &Check::of_image(image), &env).await.map_err(|why| match why {
         Unready::Environment(error) => Failure::environment(Phase::Start, &error),
         Unready::Unhealthy(how) => Failure::new(
             ErrorType::EnvironmentStartFailed,
-            format!("the environment is unhealthy: HEALTHCHECK of its image {how}"),
+            format!("the environment is unhealthy: its health check {how}"),
         ),
     })
+}
+
+/// The check of a service of a compose file.
+#[derive(Clone, Copy)]
+pub(super) struct ServiceCheck<'a> {
+    pub(super) name: &'a str,
+    pub(super) check: &'a ImageHealthcheck,
+    pub(super) env: &'a [(String, String)],
+}
+
+/// Waits until the check of a service succeeds.
+pub(super) async fn wait_for_service(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    service: ServiceCheck<'_>,
+) -> Result<(), Failure> {
+    repeat(context, environment, &Check::of_image(service.check), service.env).await.map_err(
+        |why| match why {
+            Unready::Environment(error) => Failure::environment(Phase::Start, &error),
+            Unready::Unhealthy(how) => Failure::new(
+                ErrorType::EnvironmentStartFailed,
+                format!("the service {} is unhealthy: its health check {how}", service.name),
+            ),
+        },
+    )
 }
 
 enum Unready {
@@ -114,8 +141,8 @@ async fn repeat(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     check: &Check<'_>,
+    env: &[(String, String)],
 ) -> Result<(), Unready> {
-    let env = context.with_environment(&Env::new());
     let (began, mut failures) = (Instant::now(), 0);
     loop {
         let (stdout, printed) = LogWriter::excerpt(QUOTED_BYTES);
@@ -123,7 +150,7 @@ async fn repeat(
         let command = Exec {
             role: CommandRole::Agent,
             argv: &check.argv,
-            env: &env,
+            env,
             deadline: Some(check.timeout),
             stdout,
             stderr,

@@ -19,6 +19,7 @@ mod collect;
 mod collectors;
 mod context;
 mod converse;
+mod earlier;
 mod execute;
 mod failure;
 mod gateway;
@@ -26,14 +27,17 @@ mod healthcheck;
 mod install;
 mod install_cache;
 mod instruction;
+mod live;
 mod network;
 mod oracle;
 mod preset;
+mod regrade;
 mod retry;
 mod reward;
 mod run_once;
 mod script;
 mod separate;
+mod services;
 mod setup;
 mod start;
 mod startup;
@@ -46,18 +50,20 @@ mod timeouts;
 mod try_record;
 mod verify;
 
-pub(crate) use self::retry::error_text;
 pub use self::{
     context::{Progress, TaskEnv, Trial},
+    earlier::Regrade,
     install_cache::Installs,
     reward::{Reward, RewardError},
     timeouts::Timeouts,
 };
+pub(crate) use self::{regrade::survey, retry::error_text};
 
 use self::{
     clock::Clock,
     context::TrialContext,
     failure::Failure,
+    network::Egress,
     retry::{keep_failed_try, next_try},
     run_once::{TryEnd, run_once},
     try_record::TryRecord,
@@ -108,12 +114,19 @@ async fn run_in_place(trial: Trial) -> TrialEnd {
         let message = format!("cannot prepare the trial's directory {}: {error}", trial.dir.path().display());
         return without_try(&trial, clock, Failure::new(ErrorType::InternalError, message));
     }
+    if let Some(how) = &trial.regrade {
+        return regrade::regrade(&trial, how, clock).await;
+    }
     let (task, unsupported) = match attemptable(&trial) {
         Ok(attemptable) => attemptable,
         Err(failure) => return without_try(&trial, clock, failure),
     };
-    let steps = step::steps(&trial, task);
-    let context = TrialContext::new(&trial, task, &steps[0], &unsupported);
+    let steps = step::steps(&trial.config, &trial.env, &trial.dir, task);
+    let egress = match Egress::of_task(task, trial.env.compose.as_deref()).await {
+        Ok(egress) => egress,
+        Err(failure) => return without_try(&trial, clock, failure),
+    };
+    let context = TrialContext::new(&trial, task, &steps[0], &unsupported, egress.as_ref());
     let (mut number, mut agent_starts) = (1, 0);
     loop {
         let mut record = match run_once(&context, &steps).await {

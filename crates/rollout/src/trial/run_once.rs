@@ -13,15 +13,17 @@ use super::{
     failure::Failure,
     install::install,
     install_cache::InstallPlan,
-    network,
+    network::{self, Egress},
     script::LeftRunning,
+    separate::SeparateEnvironment,
+    services::Services,
     setup,
     start::{Started, start},
     step::Step,
     step_rewards::{combine, shortfall},
     teardown::{abandon, is_preserved, tear_down},
     try_record::TryRecord,
-    verify::{is_verified, verify},
+    verify::{Graded, is_verified, verify},
 };
 use crate::agent::trajectory::TurnLog;
 use rollout_core::result::ErrorType;
@@ -50,20 +52,21 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
         }
         Ok(Ok(started)) => started,
     };
-    let Started { environment, image, plan, turn } = started;
+    let Started { environment, services, image, plan, turn } = started;
 
     // The conversation is kept here, so that it is available even if the agent is stopped.
     let turns = TurnLog::default();
     // The environment of the tests is kept here too, so that it is removed even if they are stopped.
     let mut separate = None;
     let inside = async {
-        let ready = make_ready(context, &*environment, &plan, began, &mut record).await;
+        let ready = make_ready(context, &*environment, &services, &plan, began, &mut record).await;
         // Trials that wait for this install continue, whether it succeeded or not.
         drop(turn);
         match ready {
             // The entrypoint runs until the end of this block.
             Ok(_entrypoint) => {
-                let tested = Tested { environment: &*environment, image: &image, turns: &turns };
+                let tested =
+                    Tested { environment: &*environment, services: &services, image: &image, turns: &turns };
                 attempt_steps(context, steps, tested, &mut separate, &mut record).await
             }
             Err(failure) => {
@@ -76,15 +79,17 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
         Ok(Ok(())) => {}
         Ok(Err(refused)) => {
             abandon(environment).await;
+            services.remove().await;
             return TryEnd::Unauthorized(refused);
         }
         Err(Cut) => {
             if let Some(separate) = separate {
-                abandon(separate).await;
+                separate.abandon().await;
             }
             // The trial has no result that could note a failure here.
             let _ = save_trajectory(context, &turns).await;
             abandon(environment).await;
+            services.remove().await;
             return TryEnd::Cancelled;
         }
     }
@@ -93,12 +98,23 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
         && until_cancelled(context, collect(context, &*environment, &mut record.notes)).await.is_err()
     {
         abandon(environment).await;
+        services.remove().await;
         return TryEnd::Cancelled;
     }
 
     let policy = context.trial.config.environment.preserve;
     let preserve = is_preserved(policy, record.failure.as_ref(), record.reward.as_ref());
-    let torn_down = tear_down(context, environment, &image, &plan, preserve).await;
+    record.notes.extend(services.notes());
+    record.notes.extend(context.egress.and_then(Egress::note));
+    let mut torn_down = tear_down(context, environment, &image, &plan, preserve).await;
+    match torn_down.environment.preserved.is_some() {
+        true => {
+            let (places, problems) = services.preserve().await;
+            torn_down.environment.preserved_services = places;
+            record.notes.extend(problems);
+        }
+        false => record.notes.extend(services.remove().await),
+    }
     record.environment = Some(torn_down.environment);
     record.environment_cost = torn_down.cost;
     if let Some(message) = torn_down.problem {
@@ -114,11 +130,12 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
 async fn make_ready<'e>(
     context: &TrialContext<'_>,
     environment: &'e dyn Environment,
+    services: &Services,
     plan: &InstallPlan,
     began: Instant,
     record: &mut TryRecord,
 ) -> Result<Option<LeftRunning<'e>>, Failure> {
-    let prepared = setup::before_install(context, environment, plan).await;
+    let prepared = setup::before_install(context, environment, services, plan).await;
     record.setup = Some(PhaseSpan::since(began));
     let entrypoint = prepared?;
     let installed = install(context, environment, plan, &mut record.notes).await;
@@ -131,6 +148,7 @@ async fn make_ready<'e>(
 #[derive(Clone, Copy)]
 struct Tested<'e> {
     environment: &'e dyn Environment,
+    services: &'e Services,
     image: &'e PreparedImage,
     turns: &'e TurnLog,
 }
@@ -140,7 +158,7 @@ async fn attempt_steps(
     context: &TrialContext<'_>,
     steps: &[Step],
     tested: Tested<'_>,
-    separate: &mut Option<Box<dyn Environment>>,
+    separate: &mut Option<SeparateEnvironment>,
     record: &mut TryRecord,
 ) -> Result<(), model::Error> {
     // The agent's commands that keep running are killed when this is dropped.
@@ -187,11 +205,13 @@ async fn attempt_steps(
 async fn execute_and_verify<'e>(
     context: &TrialContext<'_>,
     tested: Tested<'e>,
-    separate: &mut Option<Box<dyn Environment>>,
+    separate: &mut Option<SeparateEnvironment>,
     record: &mut TryRecord,
 ) -> Result<Option<LeftRunning<'e>>, model::Error> {
-    let Tested { environment, image, turns } = tested;
-    if let Err(failure) = network::enter(context, environment, context.step.agent_network).await {
+    let Tested { environment, services, image, turns } = tested;
+    if let Err(failure) =
+        network::enter(context, environment, services, context.step.agent_network.as_ref()).await
+    {
         record.failure = Some(failure);
         return Ok(None);
     }
@@ -206,8 +226,13 @@ async fn execute_and_verify<'e>(
     if !is_verified(&context.trial.config.verifier, is_harbor, record.failure.as_ref()) {
         return Ok(executed.left);
     }
-    let verified = match network::enter(context, environment, context.step.verifier_network).await {
-        Ok(()) => verify(context, environment, image, separate, &mut record.notes).await,
+    let policy = context.step.verifier_network.as_ref();
+    let entered = network::enter(context, environment, services, policy).await;
+    let verified = match entered {
+        Ok(()) => {
+            let graded = Graded { agent: environment, services, image: Some(image) };
+            verify(context, graded, separate, &mut record.notes).await
+        }
         Err(failure) => {
             _ = record.failure.get_or_insert(failure);
             return Ok(executed.left);
@@ -225,9 +250,12 @@ async fn execute_and_verify<'e>(
 }
 
 /// A phase was cancelled.
-struct Cut;
+pub(super) struct Cut;
 
-async fn until_cancelled<T>(context: &TrialContext<'_>, work: impl Future<Output = T>) -> Result<T, Cut> {
+pub(super) async fn until_cancelled<T>(
+    context: &TrialContext<'_>,
+    work: impl Future<Output = T>,
+) -> Result<T, Cut> {
     tokio::select! {
         biased;
         () = context.trial.cancel.cancelled() => Err(Cut),

@@ -1,29 +1,49 @@
 //! A separate environment for the verifier: the tests see only the artifacts that the task declares.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use super::{
     artifacts::{self, Artifact},
     calls::required,
     context::TrialContext,
     failure::Failure,
+    network,
+    services::{self, ServiceSource, Services},
+    start::prepare_image,
     teardown,
+    verify::Graded,
 };
-use crate::config::NetworkMode;
 use rollout_core::{event::Phase, result::ErrorType};
-use rollout_env::{CopyMode, CopyOut, Environment, EnvironmentSpec, ImageRequest, Origin, PreparedImage};
+use rollout_env::{
+    CopyMode, CopyOut, Demand, Environment, EnvironmentSpec, ImageRequest, Origin, PreparedImage,
+    compose::{ComposeFile, ComposeService, ContainerSettings},
+};
+
+/// The environment of the tests, with its services.
+pub(super) struct SeparateEnvironment {
+    environment: Box<dyn Environment>,
+    services: Services,
+}
+
+impl SeparateEnvironment {
+    /// Removes it without a result.
+    pub(super) async fn abandon(self) {
+        teardown::abandon(self.environment).await;
+        self.services.remove().await;
+    }
+}
 
 /// Starts an environment for the tests, with the agent's artifacts in it, and stores it in `slot`.
 ///
 /// No process of the agent runs meanwhile, unless the task needs to reach it by name.
 pub(super) async fn open<'s>(
     context: &TrialContext<'_>,
-    agent: &dyn Environment,
-    task_image: &PreparedImage,
-    slot: &'s mut Option<Box<dyn Environment>>,
+    graded: Graded<'_>,
+    slot: &'s mut Option<SeparateEnvironment>,
     notes: &mut Vec<String>,
 ) -> Result<&'s dyn Environment, Failure> {
     let phase = Phase::Verify;
+    let Graded { agent, services: agent_services, image: task_image } = graded;
     let hosts = match &context.task.config.verifier_agent_hostname {
         Some(name) => {
             let address = required(phase, agent.address()).await?.ok_or_else(|| {
@@ -40,11 +60,39 @@ pub(super) async fn open<'s>(
             context.own_hosts()
         }
     };
-    let artifacts = artifacts::collect(context, agent, notes).await?;
+    let artifacts = artifacts::collect(context, agent, agent_services, notes).await?;
+    // Networks of different groups are separate, so the tests join that of the agent to reach it.
+    let networks = match &context.task.config.verifier_agent_hostname {
+        Some(_) => agent_services.main_networks(),
+        None => Vec::new(),
+    };
+    open_with(context, &artifacts, Neighbours { hosts: &hosts, networks: &networks }, task_image, slot).await
+}
+
+/// What the tests reach besides their own environment.
+#[derive(Clone, Copy)]
+pub(super) struct Neighbours<'a> {
+    /// Names with their addresses.
+    pub(super) hosts: &'a [(String, String)],
+    /// Networks of the agent's environment, if it is reached through them.
+    pub(super) networks: &'a [String],
+}
+
+/// Starts an environment for the tests, with these artifacts in it, and stores it in `slot`.
+pub(super) async fn open_with<'s>(
+    context: &TrialContext<'_>,
+    artifacts: &[Artifact],
+    neighbours: Neighbours<'_>,
+    task_image: Option<&PreparedImage>,
+    slot: &'s mut Option<SeparateEnvironment>,
+) -> Result<&'s dyn Environment, Failure> {
+    let phase = Phase::Verify;
     let image = image(context, task_image).await?;
-    let environment: &'s dyn Environment = &**slot.insert(create(context, &image, &hosts).await?);
-    for Artifact { source, copy } in artifacts {
-        required(phase, environment.copy_to(&copy, &source, CopyMode::Replace)).await?;
+    let compose = compose(context);
+    let created = create(context, compose, &image, neighbours).await?;
+    let environment: &'s dyn Environment = &*slot.insert(created).environment;
+    for Artifact { source, copy, .. } in artifacts {
+        required(phase, environment.copy_to(copy, source, CopyMode::Replace)).await?;
     }
     let set = environment.set_users(context.step.users.clone());
     set.map_err(|error| Failure::environment(phase, &error))?;
@@ -54,7 +102,19 @@ pub(super) async fn open<'s>(
 /// Copies the logs of the tests out of their environment and removes it.
 pub(super) async fn close(
     context: &TrialContext<'_>,
-    environment: Box<dyn Environment>,
+    separate: SeparateEnvironment,
+    notes: &mut Vec<String>,
+) {
+    let SeparateEnvironment { environment, services } = separate;
+    copy_logs(context, &*environment, notes).await;
+    notes.extend(teardown::remove(environment).await.err());
+    notes.extend(services.remove().await);
+}
+
+/// Copies the logs of the tests out of an environment.
+pub(super) async fn copy_logs(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
     notes: &mut Vec<String>,
 ) {
     let logs = context.step.dir.verifier();
@@ -65,7 +125,6 @@ pub(super) async fn close(
             .extend(report.skipped.into_iter().map(|what| format!("not copied from /logs/verifier: {what}"))),
         Err(error) => notes.push(format!("cannot copy /logs/verifier: {error}")),
     }
-    notes.extend(teardown::remove(environment).await.err());
 }
 
 /// Where the image of a separate environment comes from.
@@ -76,61 +135,114 @@ enum TestImage<'a> {
     Named(&'a str),
     /// tests/Dockerfile.
     Built(&'a Path),
+    /// The service `main` of tests/docker-compose.yaml.
+    Composed(&'a ComposeService),
 }
 
 /// Whether the image of the separate environment has the tests in it.
 pub(super) fn has_tests(context: &TrialContext<'_>) -> bool {
     let is_own =
         context.trial.config.verifier.image.is_none() && context.task.config.verifier_image.is_none();
-    let has_image = context.task.config.tests_image().is_some() || context.task.files.tests_dockerfile;
+    let composed = context.trial.env.tests_compose.as_ref().and_then(|compose| compose.main());
+    let has_image = context.task.config.tests_image().is_some()
+        || context.task.files.tests_dockerfile
+        || composed.is_some_and(|main| main.build.is_some() || main.image.is_some());
     context.step.is_separate && context.task.is_harbor && is_own && has_image
 }
 
-/// The image of the tests: the job's, the task's for them, or the task's.
-async fn image(context: &TrialContext<'_>, task_image: &PreparedImage) -> Result<PreparedImage, Failure> {
+/// The image of the tests: the job's, the task's for them, or the task's, which is prepared if it is not given.
+async fn image(
+    context: &TrialContext<'_>,
+    task_image: Option<&PreparedImage>,
+) -> Result<PreparedImage, Failure> {
     let TrialContext { trial, task, timeouts, .. } = *context;
-    let tests = task.dir.join("tests");
+    let tests = &task.tests;
+    let (id, log) = (trial.id.to_string(), trial.dir.build_log());
+    let origin = Origin { job: &trial.job_name, trial: &id };
+    let composed = trial.env.tests_compose.as_ref().and_then(|compose| compose.main());
     let named = trial.config.verifier.image.as_deref().or(task.config.verifier_image.as_deref());
     let source = match named.or(task.config.tests_image()) {
         Some(named) => TestImage::Named(named),
-        None if task.is_harbor && task.files.tests_dockerfile => TestImage::Built(&tests),
-        None => TestImage::Task,
+        None => match composed {
+            Some(main) if main.build.is_some() => TestImage::Composed(main),
+            _ if task.is_harbor && task.files.tests_dockerfile => TestImage::Built(tests),
+            Some(main) => TestImage::Composed(main),
+            None => TestImage::Task,
+        },
     };
-    let (directory, docker_image) = match source {
-        TestImage::Task => return Ok(task_image.clone()),
-        TestImage::Named(named) => (task.context.as_path(), Some(named)),
-        TestImage::Built(directory) => (directory, None),
+    let (directory, docker_image, build) = match source {
+        TestImage::Named(named) => (task.context.as_path(), Some(named), None),
+        TestImage::Composed(ComposeService { build: Some(build), .. }) => {
+            (build.context.as_path(), None, Some(&build.options))
+        }
+        TestImage::Built(directory) => (directory, None, None),
+        TestImage::Composed(ComposeService { image: Some(image), .. }) => {
+            (tests.as_path(), Some(image.as_str()), None)
+        }
+        TestImage::Task | TestImage::Composed(_) => match task_image {
+            Some(known) => return Ok(known.clone()),
+            None => return prepare_image(context).await,
+        },
     };
-    let (id, log) = (trial.id.to_string(), trial.dir.build_log());
-    let request = ImageRequest {
-        origin: Origin { job: &trial.job_name, trial: &id },
-        context: directory,
-        docker_image,
-        force_build: false,
-        log: &log,
-    };
+    let request =
+        ImageRequest { origin, context: directory, docker_image, build, force_build: false, log: &log };
     tokio::time::timeout(timeouts.build, trial.provider.prepare(request))
         .await
         .map_err(|_| Failure::build_timeout(timeouts.build))?
         .map_err(|error| Failure::environment(Phase::Image, &error))
 }
 
+/// The compose file of the tests: their own, or that of the task if they run in its image.
+fn compose<'a>(context: &TrialContext<'a>) -> Option<&'a Arc<ComposeFile>> {
+    let TrialContext { trial, task, .. } = *context;
+    let composed = trial.env.tests_compose.as_ref();
+    let has_image = trial.config.verifier.image.is_some()
+        || task.config.verifier_image.is_some()
+        || task.config.tests_image().is_some()
+        || task.is_harbor && task.files.tests_dockerfile;
+    let is_allowed = trial.provider.refusal(Demand::Compose).is_none();
+    composed.or_else(|| trial.env.compose.as_ref().filter(|_| !has_image)).filter(|_| is_allowed)
+}
+
 async fn create(
     context: &TrialContext<'_>,
+    compose: Option<&Arc<ComposeFile>>,
     image: &PreparedImage,
-    hosts: &[(String, String)],
-) -> Result<Box<dyn Environment>, Failure> {
+    neighbours: Neighbours<'_>,
+) -> Result<SeparateEnvironment, Failure> {
     let id = context.trial.id.to_string();
     let name = context.environment_name() + "-verifier";
+    let policy = context.step.verifier_network.as_ref().or(context.task.config.network.as_ref());
+    let mut services = match compose {
+        Some(compose) => {
+            let prepared = tokio::time::timeout(context.timeouts.build, services::prepare(context, compose));
+            let images = prepared.await.map_err(|_| Failure::build_timeout(context.timeouts.build))??;
+            Services::create(context, compose, ServiceSource::Images(&images), &name).await?
+        }
+        None => Services::default(),
+    };
+    // Names of other services resolve in the network; only the agent's environment has to be added.
+    let is_main = |(host, _): &&(String, String)| compose.is_none() || host != "main";
+    let hosts: Vec<(String, String)> = neighbours.hosts.iter().filter(is_main).cloned().collect();
+    services.join(neighbours.networks);
+    let alone = ContainerSettings {
+        networks: neighbours.networks.iter().map(|network| (network.clone(), Vec::new())).collect(),
+        ..ContainerSettings::default()
+    };
+    let joined = (!neighbours.networks.is_empty()).then_some(&alone);
     let spec = EnvironmentSpec {
         image,
         name: &name,
-        hosts,
+        hosts: &hosts,
+        container: services.main_settings().or(joined),
         private_dirs: &[],
-        no_network: context.step.verifier_network.or(context.task.config.network)
-            == Some(NetworkMode::NoNetwork),
+        no_network: !network::is_on(policy),
         ..context.environment_spec(&id, image)
     };
     let created = context.trial.provider.create(spec).await;
-    created.map_err(|error| Failure::environment(Phase::Start, &error))
+    let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
+    let logs = context.step.dir.verifier().join("services");
+    network::allow(context, &*environment, policy).await?;
+    services.start(context, &*environment, &logs).await?;
+    Ok(SeparateEnvironment { environment, services })
 }

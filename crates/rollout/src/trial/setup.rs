@@ -11,6 +11,7 @@ use super::{
     install_cache::InstallPlan,
     instruction, network,
     script::{self, LeftRunning, STEP_SETUP},
+    services::Services,
     startup,
 };
 use rollout_core::{event::Phase, result::ErrorType};
@@ -22,6 +23,7 @@ use rollout_env::{CopyMode, Environment, blocking::blocking};
 pub(super) async fn before_install<'e>(
     context: &TrialContext<'_>,
     environment: &'e dyn Environment,
+    services: &Services,
     plan: &InstallPlan,
 ) -> Result<Option<LeftRunning<'e>>, Failure> {
     if let InstallPlan::Restore { .. } = plan {
@@ -31,7 +33,7 @@ pub(super) async fn before_install<'e>(
     let dirs = ["/logs/agent", "/logs/verifier", "/logs/artifacts"];
     let dirs = if context.task.is_harbor { &dirs[..] } else { &dirs[..2] };
     required(Phase::Start, environment.make_dirs(dirs, false)).await?;
-    network::enter(context, environment, None).await?;
+    network::enter(context, environment, services, None).await?;
     let entrypoint = startup::start(context, environment).await?;
     upload_files(context, environment).await?;
     healthcheck::wait(context, environment, context.task.config.healthcheck.as_ref()).await?;
@@ -90,7 +92,7 @@ pub(super) async fn before_step(
     healthcheck::wait(context, environment, context.step.healthcheck.as_ref()).await
 }
 
-fn set_users(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+pub(super) fn set_users(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
     let set = environment.set_users(context.step.users.clone());
     set.map_err(|error| Failure::environment(Phase::Start, &error))
 }

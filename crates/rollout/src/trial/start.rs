@@ -6,6 +6,8 @@ use super::{
     failure::Failure,
     install_cache::{self, InstallPlan, Turn},
     preset,
+    services::{self, ServiceSource, Services},
+    teardown,
 };
 use crate::config::AgentKind;
 use rollout_core::event::Phase;
@@ -14,12 +16,29 @@ use rollout_env::{Environment, EnvironmentSpec, Origin, PreparedImage};
 /// A running environment without files of the trial.
 pub(super) struct Started {
     pub(super) environment: Box<dyn Environment>,
+    /// The other services of the task's compose file.
+    pub(super) services: Services,
     /// The task's image.
     pub(super) image: PreparedImage,
     /// How the agent is installed.
     pub(super) plan: InstallPlan,
     /// The turn to install, if other trials wait for it.
     pub(super) turn: Option<Turn>,
+}
+
+/// Prepares the task's image.
+pub(super) async fn prepare_image(context: &TrialContext<'_>) -> Result<PreparedImage, Failure> {
+    let TrialContext { trial, task, timeouts, .. } = *context;
+    context.enter(Phase::Image);
+    let log = trial.dir.build_log();
+    let id = trial.id.to_string();
+    let origin = Origin { job: &trial.job_name, trial: &id };
+    let request =
+        task.image_request(trial.env.compose.as_deref(), origin, trial.config.environment.force_build, &log);
+    tokio::time::timeout(timeouts.build, trial.provider.prepare(request))
+        .await
+        .map_err(|_| Failure::build_timeout(timeouts.build))?
+        .map_err(|error| Failure::environment(Phase::Image, &error))
 }
 
 /// Prepares the image and starts an environment from it, or from the snapshot of the agent's install.
@@ -30,17 +49,35 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
     let log = trial.dir.build_log();
     let id = trial.id.to_string();
     let origin = Origin { job: &trial.job_name, trial: &id };
-    let request = task.image_request(origin, config.force_build, &log);
-    let image = tokio::time::timeout(timeouts.build, trial.provider.prepare(request))
-        .await
-        .map_err(|_| Failure::build_timeout(timeouts.build))?
-        .map_err(|error| Failure::environment(Phase::Image, &error))?;
+    let request = task.image_request(trial.env.compose.as_deref(), origin, config.force_build, &log);
+    let (image, service_images) = tokio::time::timeout(timeouts.build, async {
+        let image = trial.provider.prepare(request).await;
+        let image = image.map_err(|error| Failure::environment(Phase::Image, &error))?;
+        let services = match context.compose() {
+            Some(compose) => services::prepare(context, compose).await?,
+            None => Vec::new(),
+        };
+        Ok((image, services))
+    })
+    .await
+    .map_err(|_| Failure::build_timeout(timeouts.build))??;
     let (plan, turn) = plan_install(context, &image, notes).await;
 
     context.enter(Phase::Start);
     let name = context.environment_name();
-    let hosts = context.own_hosts();
-    let spec = EnvironmentSpec { name: &name, hosts: &hosts, ..context.environment_spec(&id, &image) };
+    let mut services = match context.compose() {
+        Some(compose) => {
+            Services::create(context, compose, ServiceSource::Images(&service_images), &name).await?
+        }
+        None => Services::default(),
+    };
+    let hosts = if services.main_settings().is_some() { Vec::new() } else { context.own_hosts() };
+    let spec = EnvironmentSpec {
+        name: &name,
+        hosts: &hosts,
+        container: services.main_settings(),
+        ..context.environment_spec(&id, &image)
+    };
     let (plan, created) = match plan {
         InstallPlan::Restore { key, snapshot } => {
             match trial.provider.create(EnvironmentSpec { image: &snapshot, ..spec }).await {
@@ -54,7 +91,13 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
         plan => (plan, trial.provider.create(spec).await),
     };
     let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
-    Ok(Started { environment, image, plan, turn })
+    let logs = trial.dir.path().join("environment/services");
+    if let Err(failure) = services.start(context, &*environment, &logs).await {
+        teardown::abandon(environment).await;
+        notes.extend(services.remove().await);
+        return Err(failure);
+    }
+    Ok(Started { environment, services, image, plan, turn })
 }
 
 /// Looks for a snapshot of the agent's install. If there is none, one trial of the job creates it, and the others wait

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{context::Trial, timeouts::Timeouts};
+use super::{context::TaskEnv, timeouts::Timeouts};
 use crate::{
     config::{
-        ArtifactConfig, CollectConfig, Env, HealthcheckConfig, NetworkMode, StepConfig, VerifierEnvironment,
+        ArtifactConfig, CollectConfig, Env, HealthcheckConfig, JobConfig, NetworkPolicy, StepConfig,
+        VerifierEnvironment,
     },
     task::Task,
 };
@@ -26,8 +27,8 @@ pub(super) struct Step {
     /// Files for the working directory.
     pub(super) workdir: Option<PathBuf>,
     pub(super) users: CommandUsers,
-    pub(super) agent_network: Option<NetworkMode>,
-    pub(super) verifier_network: Option<NetworkMode>,
+    pub(super) agent_network: Option<NetworkPolicy>,
+    pub(super) verifier_network: Option<NetworkPolicy>,
     /// Whether the tests run in a separate environment.
     pub(super) is_separate: bool,
     pub(super) verifier_env: Env,
@@ -47,17 +48,17 @@ impl Step {
 }
 
 /// The steps of a trial, at least one.
-pub(super) fn steps(trial: &Trial, task: &Task) -> Vec<Step> {
-    let plain = plain(trial, task);
+pub(super) fn steps(config: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Vec<Step> {
+    let plain = plain(config, env, dir, task);
     if task.config.steps.is_empty() {
         return vec![plain];
     }
-    let envs = trial.env.steps.iter().cloned().chain(std::iter::repeat_with(Env::new));
-    task.config.steps.iter().zip(envs).map(|(step, env)| of_config(trial, task, step, env, &plain)).collect()
+    let envs = env.steps.iter().cloned().chain(std::iter::repeat_with(Env::new));
+    task.config.steps.iter().zip(envs).map(|(step, env)| of_config(config, task, step, env, &plain)).collect()
 }
 
-fn plain(trial: &Trial, task: &Task) -> Step {
-    let (job, config) = (&trial.config, &task.config);
+fn plain(job: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Step {
+    let config = &task.config;
     let mut artifacts: Vec<_> =
         job.verifier.artifacts.iter().map(|path| ArtifactConfig::path(path)).collect();
     artifacts.extend(config.artifacts.iter().cloned());
@@ -67,17 +68,17 @@ fn plain(trial: &Trial, task: &Task) -> Step {
     };
     Step {
         name: None,
-        dir: trial.dir.clone(),
+        dir: dir.clone(),
         timeouts: Timeouts::new(job, task),
         instruction: task.dir.join("instruction.md"),
-        tests: vec![task.dir.join("tests")],
+        tests: vec![task.tests.clone()],
         solution: task.dir.join("solution"),
         workdir: None,
         users: CommandUsers { agent: config.agent_user.clone(), verifier: config.verifier_user.clone() },
-        agent_network: config.agent_network,
-        verifier_network: config.verifier_network,
+        agent_network: config.agent_network.clone(),
+        verifier_network: config.verifier_network.clone(),
         is_separate,
-        verifier_env: trial.env.verifier.clone(),
+        verifier_env: env.verifier.clone(),
         artifacts,
         collect: config.collect.clone(),
         healthcheck: None,
@@ -85,16 +86,16 @@ fn plain(trial: &Trial, task: &Task) -> Step {
     }
 }
 
-fn of_config(trial: &Trial, task: &Task, step: &StepConfig, env: Env, plain: &Step) -> Step {
+fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: Env, plain: &Step) -> Step {
     let dir = task.dir.join("steps").join(&step.name);
     let own = |name: &str| Some(dir.join(name)).filter(|dir| dir.is_dir());
     let has_solution = dir.join("solution/solve.sh").exists();
     let shared = plain.tests.iter().filter(|tests| tests.is_dir()).cloned();
-    let job = trial.config.verifier.environment;
+    let job = config.verifier.environment;
     Step {
         name: Some(step.name.clone()),
-        dir: TrialDir::new(trial.dir.path().join("steps").join(&step.name)),
-        timeouts: plain.timeouts.of_step(&trial.config, step),
+        dir: plain.dir.step(&step.name),
+        timeouts: plain.timeouts.of_step(config, step),
         instruction: dir.join("instruction.md"),
         tests: shared.chain(own("tests")).collect(),
         solution: if has_solution { dir.join("solution") } else { plain.solution.clone() },
@@ -103,8 +104,8 @@ fn of_config(trial: &Trial, task: &Task, step: &StepConfig, env: Env, plain: &St
             agent: step.agent_user.clone().or_else(|| plain.users.agent.clone()),
             verifier: step.verifier_user.clone().or_else(|| plain.users.verifier.clone()),
         },
-        agent_network: step.agent_network.or(plain.agent_network),
-        verifier_network: step.verifier_network.or(plain.verifier_network),
+        agent_network: step.agent_network.clone().or_else(|| plain.agent_network.clone()),
+        verifier_network: step.verifier_network.clone().or_else(|| plain.verifier_network.clone()),
         is_separate: match job.or(step.verifier_environment) {
             Some(asked) => asked == VerifierEnvironment::Separate,
             None => plain.is_separate,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use indexmap::IndexMap;
+
 use super::{context::TrialContext, failure::Failure, install_cache::InstallPlan, reward::Reward};
 use crate::config::PreservePolicy;
 use rollout_core::{event::Phase, result::EnvironmentRecord};
@@ -46,6 +48,7 @@ pub(super) async fn tear_down(
         network: facts.network,
         enforced: facts.enforced,
         preserved,
+        preserved_services: IndexMap::new(),
     };
     TornDown { environment, cost, problem }
 }
@@ -53,6 +56,11 @@ pub(super) async fn tear_down(
 /// Removes the environment of a try without a result that could note a problem.
 pub(super) async fn abandon(environment: Box<dyn Environment>) {
     let _ = end(environment, false).await;
+}
+
+/// Preserves an environment beside that of the agent, and returns its place.
+pub(super) async fn preserve(environment: Box<dyn Environment>) -> Result<Option<String>, String> {
+    end(environment, true).await
 }
 
 /// Removes an environment that is not needed for a result.
@@ -92,8 +100,6 @@ pub(super) fn is_preserved(
 
 #[cfg(test)]
 mod tests {
-    use indexmap::IndexMap;
-
     use super::*;
     use rollout_core::result::ErrorType;
 

@@ -53,9 +53,10 @@ impl TryRecord {
         self.verification = joined(self.verification, own.verification);
         self.usage = added(self.usage, own.usage);
         self.reported_usage = added(self.reported_usage, own.reported_usage);
-        if own.model_calls.is_some() {
-            self.model_calls = own.model_calls;
-        }
+        self.model_calls = match (self.model_calls.take(), own.model_calls) {
+            (Some(first), Some(second)) => Some(all_calls(first, second)),
+            (first, second) => first.or(second),
+        };
         if own.state.is_some() {
             self.state = own.state;
         }
@@ -120,6 +121,22 @@ fn joined(first: Option<PhaseSpan>, second: Option<PhaseSpan>) -> Option<PhaseSp
         (Some(first), Some(second)) => Some(PhaseSpan { began: first.began, ended: second.ended }),
         (first, second) => first.or(second),
     }
+}
+
+/// The calls of two steps.
+fn all_calls(mut first: ModelCalls, second: ModelCalls) -> ModelCalls {
+    first.calls += second.calls;
+    first.turns += second.turns;
+    first.tool_calls += second.tool_calls;
+    for model in second.models {
+        if !first.models.contains(&model) {
+            first.models.push(model);
+        }
+    }
+    for (kind, count) in second.errors {
+        *first.errors.entry(kind).or_default() += count;
+    }
+    first
 }
 
 fn added(first: Option<AgentUsage>, second: Option<AgentUsage>) -> Option<AgentUsage> {

@@ -5,14 +5,16 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use super::{
-    artifacts,
+    artifacts::{self, Artifact},
     calls::required,
     clock::PhaseSpan,
     collectors::run_collectors,
     context::TrialContext,
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
-    script, separate,
+    script,
+    separate::{self, SeparateEnvironment},
+    services::Services,
     tampering::{TESTS_DIR, VerdictWatch},
     test_files::TestFiles,
 };
@@ -50,27 +52,36 @@ pub(super) fn is_verified(config: &VerifierConfig, is_harbor: bool, failure: Opt
     graded && !config.disable
 }
 
+/// What is graded: the environments in which the agent worked.
+#[derive(Clone, Copy)]
+pub(super) struct Graded<'a> {
+    pub(super) agent: &'a dyn Environment,
+    pub(super) services: &'a Services,
+    /// The task's image, if it is prepared.
+    pub(super) image: Option<&'a PreparedImage>,
+}
+
 /// Runs the tests and reads their reward: in the agent's environment, or in a separate one, which is in `separate`
 /// while it exists.
 pub(super) async fn verify(
     context: &TrialContext<'_>,
-    agent: &dyn Environment,
-    image: &PreparedImage,
-    separate: &mut Option<Box<dyn Environment>>,
+    graded: Graded<'_>,
+    separate: &mut Option<SeparateEnvironment>,
     notes: &mut Vec<String>,
 ) -> Verified {
+    let Graded { agent, services, .. } = graded;
     context.enter(Phase::Verify);
     let began = Instant::now();
     let mut watch = VerdictWatch::default();
-    run_collectors(context, agent, notes).await;
+    run_collectors(context, agent, services, notes).await;
     if !context.step.is_separate && artifacts::are_wanted(context) {
         // The tests do not need them, so a failure is a note.
-        let failed = artifacts::collect(context, agent, notes).await.err();
+        let failed = artifacts::collect(context, agent, services, notes).await.err();
         notes.extend(failed.map(|failure| failure.error.message));
     }
     let reward = if context.step.is_separate {
         let reward = match list(context, agent, &mut watch).await {
-            Ok(()) => grade_apart(context, agent, image, separate, notes).await,
+            Ok(()) => grade_apart(context, graded, separate, notes).await,
             Err(failure) => Err(failure),
         };
         if let Some(environment) = separate.take() {
@@ -83,6 +94,48 @@ pub(super) async fn verify(
     let VerdictWatch { survivors, tampering, notes: noted, .. } = watch;
     notes.extend(noted);
     Verified { span: PhaseSpan::since(began), survivors, tampering, reward }
+}
+
+/// What the agent of a finished trial left.
+#[derive(Clone, Copy)]
+pub(super) enum AgentState<'a> {
+    /// A copy of its environment and of its services, without processes.
+    Environment(&'a dyn Environment, &'a Services),
+    /// Artifacts, for tests in a separate environment.
+    Artifacts(&'a [Artifact]),
+}
+
+/// Runs the tests again, on what the agent of a finished trial left.
+pub(super) async fn verify_again(
+    context: &TrialContext<'_>,
+    state: AgentState<'_>,
+    separate: &mut Option<SeparateEnvironment>,
+    notes: &mut Vec<String>,
+) -> Verified {
+    context.enter(Phase::Verify);
+    let began = Instant::now();
+    let mut watch = VerdictWatch::default();
+    let reward = async {
+        let environment = match state {
+            AgentState::Environment(agent, services) if context.step.is_separate => {
+                run_collectors(context, agent, services, notes).await;
+                let graded = Graded { agent, services, image: None };
+                separate::open(context, graded, separate, notes).await?
+            }
+            AgentState::Environment(agent, _) => agent,
+            AgentState::Artifacts(artifacts) => {
+                let hosts = context.own_hosts();
+                let neighbours = separate::Neighbours { hosts: &hosts, networks: &[] };
+                separate::open_with(context, artifacts, neighbours, None, separate).await?
+            }
+        };
+        grade(context, environment, &mut watch, notes).await
+    };
+    let reward = reward.await;
+    if let Some(environment) = separate.take() {
+        separate::close(context, environment, notes).await;
+    }
+    Verified { span: PhaseSpan::since(began), survivors: Vec::new(), tampering: watch.tampering, reward }
 }
 
 /// Lists the commands that the agent left running.
@@ -99,12 +152,11 @@ async fn list(
 
 async fn grade_apart(
     context: &TrialContext<'_>,
-    agent: &dyn Environment,
-    image: &PreparedImage,
-    separate: &mut Option<Box<dyn Environment>>,
+    graded: Graded<'_>,
+    separate: &mut Option<SeparateEnvironment>,
     notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
-    let environment = separate::open(context, agent, image, separate, notes).await?;
+    let environment = separate::open(context, graded, separate, notes).await?;
     grade(context, environment, &mut VerdictWatch::default(), notes).await
 }
 

@@ -7,11 +7,11 @@ use super::{
     plain_entry, plain_json,
 };
 use crate::config::job::check_absolute;
-use rollout_core::quantity::Bytes;
+use rollout_core::{hosts::HostPattern, quantity::Bytes};
 use rollout_settings::{
     Entry, Form, Node, Section, Value,
     diagnostic::{Code, Diagnostic, quoted},
-    forms::{bytes, env, list, number_or_text},
+    forms::{bytes, env, list, number_or_text, texts},
     section::scalar_text,
 };
 
@@ -39,6 +39,15 @@ pub(super) fn variables() -> Form<Vec<(String, String)>> {
         Some(variables.map(|(entry, text)| (entry.key.clone(), text)).collect())
     };
     env().read_into(read, |_, written| written.plain()).or_empty()
+}
+
+/// Entries of an allow-list.
+pub(super) fn hosts() -> Form<Vec<String>> {
+    texts().kind("list of hosts").check(|hosts, section, key| {
+        for problem in hosts.iter().filter_map(|host| host.parse::<HostPattern>().err()) {
+            section.invalid(key, format!("`{}`: {problem}", section.at(key)));
+        }
+    })
 }
 
 /// A user, as `name|uid`.

@@ -4,8 +4,8 @@ use serde_json::{Map, Value as Json};
 
 use super::{
     forms::{
-        artifacts, check_hostname, check_image, metadata, min_reward, task_amount, tpu, user, variables,
-        version,
+        artifacts, check_hostname, check_image, hosts, metadata, min_reward, task_amount, tpu, user,
+        variables, version,
     },
     parts::{
         ArtifactConfig, CollectConfig, HealthcheckConfig, NETWORK_MODES, NetworkMode, STEP_REWARDS,
@@ -99,8 +99,8 @@ rollout_settings::settings! {
         }),
         /// The network while test.sh runs.
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the environment's"),
-        /// The hosts that test.sh may reach. Not supported by any provider.
-        pub(super) allowed_hosts: Vec<String> = texts(),
+        /// The hosts that test.sh may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        pub(super) allowed_hosts: Vec<String> = hosts(),
         /// A separate environment for test.sh, whose image has the tests in `/tests`.
         ///
         /// Only `docker_image` is supported; without it, the image is built from `tests/Dockerfile`, or is the task's.
@@ -121,8 +121,8 @@ rollout_settings::settings! {
         pub(super) user: Option<String> = user(),
         /// The network while the agent works.
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the environment's"),
-        /// The hosts that the agent may reach. Not supported by any provider.
-        pub(super) allowed_hosts: Vec<String> = texts(),
+        /// The hosts that the agent may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        pub(super) allowed_hosts: Vec<String> = hosts(),
     }
 }
 
@@ -152,10 +152,11 @@ rollout_settings::settings! {
         pub(super) healthcheck: Option<HealthcheckConfig> = some_section::<HealthcheckKeys>().optional(),
         /// The network of the environment.
         ///
-        /// `public`: the job's. `no-network`: loopback only. No provider supports `allowlist`.
+        /// `public`: the job's. `no-network`: loopback only. `allowlist`: the hosts in `allowed_hosts`, through a
+        /// proxy. See [networks](#networks).
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the job's"),
-        /// The hosts that can be reached. Not supported by any provider.
-        pub(super) allowed_hosts: Vec<String> = texts(),
+        /// The hosts that can be reached: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        pub(super) allowed_hosts: Vec<String> = hosts(),
         /// `false` means `network_mode = "no-network"`.
         pub(super) allow_internet: bool = flag(true),
         /// The number of GPUs.
@@ -212,8 +213,8 @@ rollout_settings::settings! {
         pub(super) user: Option<String> = user(),
         /// The network while the agent works.
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the task's"),
-        /// The hosts that the agent may reach. Not supported by any provider.
-        pub(super) allowed_hosts: Vec<String> = texts(),
+        /// The hosts that the agent may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        pub(super) allowed_hosts: Vec<String> = hosts(),
     }
 }
 
@@ -234,8 +235,8 @@ rollout_settings::settings! {
         }),
         /// The network while test.sh runs.
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the task's"),
-        /// The hosts that test.sh may reach. Not supported by any provider.
-        pub(super) allowed_hosts: Vec<String> = texts(),
+        /// The hosts that test.sh may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        pub(super) allowed_hosts: Vec<String> = hosts(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! The parts of a task.toml that several sections have.
 
 use super::VerifierEnvironment;
-use rollout_core::quantity::Bytes;
+use rollout_core::{hosts::HostList, quantity::Bytes};
 
-/// The network of an environment, or of a phase.
+/// The word for the network of an environment, or of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NetworkMode {
+pub(in super::super) enum NetworkMode {
     /// That of the job.
     Public,
     /// Loopback only.
@@ -20,14 +20,33 @@ pub(super) const NETWORK_MODES: [(&str, NetworkMode); 3] = [
     ("allowlist", NetworkMode::Allowlist),
 ];
 
+/// The network of an environment, or of a phase, with the hosts of an allow-list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkPolicy {
+    /// That of the job.
+    Public,
+    /// Loopback only.
+    NoNetwork,
+    /// These hosts only.
+    Allowlist(HostList),
+}
+
 /// The network that a section asks for, by its keys.
 pub(super) fn network(
     mode: Option<NetworkMode>,
     allowed_hosts: &[String],
     allow_internet: bool,
-) -> Option<NetworkMode> {
+) -> Option<NetworkPolicy> {
     let listed = (!allowed_hosts.is_empty()).then_some(NetworkMode::Allowlist);
-    mode.or(listed).or((!allow_internet).then_some(NetworkMode::NoNetwork))
+    let mode = mode.or(listed).or((!allow_internet).then_some(NetworkMode::NoNetwork));
+    Some(match mode? {
+        NetworkMode::Public => NetworkPolicy::Public,
+        NetworkMode::NoNetwork => NetworkPolicy::NoNetwork,
+        // Entries that are none were reported when they were read.
+        NetworkMode::Allowlist => {
+            NetworkPolicy::Allowlist(HostList::new(allowed_hosts.iter().filter_map(|host| host.parse().ok())))
+        }
+    })
 }
 
 /// An amount of memory or storage, as Rollout and as Harbor read it.
@@ -115,7 +134,7 @@ pub struct StepConfig {
     /// The user that runs the agent.
     pub agent_user: Option<String>,
     /// The network while the agent works.
-    pub agent_network: Option<NetworkMode>,
+    pub agent_network: Option<NetworkPolicy>,
     /// Seconds that test.sh may take.
     pub verifier_timeout_sec: f64,
     /// Where test.sh runs.
@@ -125,7 +144,7 @@ pub struct StepConfig {
     /// The user that runs test.sh.
     pub verifier_user: Option<String>,
     /// The network while test.sh runs.
-    pub verifier_network: Option<NetworkMode>,
+    pub verifier_network: Option<NetworkPolicy>,
     /// More commands that prepare artifacts.
     pub collect: Vec<CollectConfig>,
     /// A command that must succeed before the agent starts.
