@@ -19,7 +19,7 @@ use bollard::{
 };
 use rollout::{
     config::load_job,
-    environment::{DockerAccess, HostPaths, Provider, connect},
+    environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
     job::{Cancel, Job, Plan, Selection},
     task::{Resolved, Sources},
 };
@@ -129,6 +129,8 @@ async fn trials(root: &Path, name: &str, count: usize, calls: &mut Calls) -> Dur
         state_dir: root.join("state"),
         helper: env!("CARGO_BIN_EXE_rollout").into(),
         docker: DockerAccess::from_variables(|name| std::env::var_os(name)),
+        kubernetes: KubernetesAccess::default(),
+        clouds: CloudAccess::default(),
     };
     let provider: Arc<dyn Provider> =
         connect(&loaded.config.environment, &place).await.expect("connect to the engine");

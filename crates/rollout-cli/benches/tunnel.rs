@@ -16,8 +16,8 @@ use std::{
 use rollout::{
     config::{Bytes, Cpus, load_job},
     environment::{
-        CommandRole, DockerAccess, Environment, EnvironmentSpec, Exec, HostPaths, ImageRequest, Origin,
-        Outcome, connect,
+        CloudAccess, CommandRole, DockerAccess, Environment, EnvironmentSpec, Exec, HostPaths, ImageRequest,
+        KubernetesAccess, Origin, Outcome, connect,
     },
     record::log::LogWriter,
 };
@@ -123,6 +123,8 @@ async fn environment(root: &Path, kind: &str, config: &str, image: &str) -> Box<
         state_dir: root.join("state"),
         helper: env!("CARGO_BIN_EXE_rollout").into(),
         docker: DockerAccess::from_variables(|name| std::env::var_os(name)),
+        kubernetes: KubernetesAccess::default(),
+        clouds: CloudAccess::default(),
     };
     let provider = connect(&loaded.config.environment, &place).await.expect("connect to the provider");
     let origin = Origin { job: "bench", trial: "bench" };
@@ -130,6 +132,7 @@ async fn environment(root: &Path, kind: &str, config: &str, image: &str) -> Box<
         origin,
         context: root,
         docker_image: Some(image),
+        build: None,
         force_build: false,
         log: &root.join("log"),
     };

@@ -1,15 +1,18 @@
 //! The command line: subcommands, their arguments and their help texts.
 
 mod agents;
+mod check;
 mod compare;
 mod datasets;
 mod eval;
 mod export;
 mod flakes;
 mod gateway;
+mod import;
 mod investigate;
 #[cfg(test)]
 mod reference;
+mod regrade;
 mod reproduce;
 mod score;
 mod tools;
@@ -25,6 +28,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use agents::{Agents, AgentsCommand};
+pub(crate) use check::Check;
 pub(crate) use compare::Compare;
 pub(crate) use datasets::{Datasets, DatasetsCommand};
 pub(crate) use eval::{Ask, Eval};
@@ -34,11 +38,13 @@ pub(crate) use export::{
 };
 pub(crate) use flakes::Flakes;
 pub(crate) use gateway::{GatewayArgs, GatewayCommand, GatewayServe};
+pub(crate) use import::{Import, ImportFrom, ImportHarbor};
 pub(crate) use investigate::{Investigate, InvestigateOnly};
+pub(crate) use regrade::Regrade;
 pub(crate) use reproduce::Reproduce;
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
-pub(crate) use viewing::{List, LogPhase, Logs, Show, SortBy, StatusFilter};
+pub(crate) use viewing::{List, LogPhase, Logs, Note, Show, SortBy, StatusFilter, View};
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -83,23 +89,8 @@ Examples:
   rollout resume jobs/nightly                    Run trials that have no result yet
   rollout resume jobs/nightly --rerun error      Run failed trials again
   rollout resume jobs/nightly --attempts 5       Raise the number of attempts to five
+  rollout resume jobs/nightly --budget 100       Continue a job that stopped at its budget
   rollout resume jobs/nightly --with job.yaml    Add the new agents and tasks of the job file";
-
-const EVAL_EXAMPLES: &str = "\
-Examples:
-  rollout eval config.json                 Ask all questions and score the answers
-  rollout eval config.json --max-tasks 10 --output-dir results/try
-                                           Ask only 10 questions
-  rollout eval config.json --metric f1_score --set max_workers=16 --set parallel=true
-                                           Use another metric, and ask 16 questions at a time
-  rollout resume results/my_eval           Continue after Ctrl-C or a crash";
-
-const ASK_EXAMPLES: &str = "\
-Examples:
-  rollout ask 'What is the capital of France?'
-                                           Ask the model at OPENAI_BASE_URL, with the key in OPENAI_API_KEY
-  rollout ask 'What is new in Rust?' --tools web:search,web:browse
-                                           Let the model use tools of `rollout tools serve`";
 
 /// Run agents on tasks in isolated environments, and score the results
 ///
@@ -119,10 +110,10 @@ pub(crate) enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     /// Run a benchmark: ask a model its questions, and score the answers
-    #[command(after_help = EVAL_EXAMPLES)]
+    #[command(after_help = eval::EVAL_EXAMPLES)]
     Eval(Eval),
     /// Ask a model one question
-    #[command(after_help = ASK_EXAMPLES)]
+    #[command(after_help = eval::ASK_EXAMPLES)]
     Ask(Ask),
     /// Continue an interrupted job or benchmark, or add trials to a job
     #[command(after_help = RESUME_EXAMPLES)]
@@ -148,17 +139,29 @@ pub(crate) enum Command {
     /// Print the output of a trial, also while it runs
     #[command(after_help = viewing::LOGS_EXAMPLES)]
     Logs(Logs),
+    /// Tag and comment trials, or list their notes
+    #[command(after_help = viewing::NOTE_EXAMPLES)]
+    Note(Note),
+    /// Show jobs and trials in a browser
+    #[command(after_help = viewing::VIEW_EXAMPLES)]
+    View(View),
     /// Export the results of a job to files for other programs
     Export(Export),
+    /// Convert a job directory of another program, to compare, view and export it here
+    Import(Import),
     /// Compare jobs or agents task by task, with statistical tests
     #[command(after_help = compare::EXAMPLES)]
     Compare(Compare),
     /// Ask a model why trials of a job were not solved
     Investigate(Investigate),
+    /// Run the tests of a finished job again, without its agents, and report what changed
+    Regrade(Regrade),
     /// Run one trial again, and report what differs
     Reproduce(Reproduce),
     /// Find tasks whose own solution does not always pass, or that pass without any work
     Flakes(Flakes),
+    /// Check the quality of tasks: solutions, tests, leaks, pinned versions, time and size
+    Check(Check),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a new environment of a task
@@ -288,6 +291,10 @@ pub(crate) struct Resume {
     #[arg(long, value_name = "N")]
     pub attempts: Option<u32>,
 
+    /// New budget in US dollars, for all runs of the job together; overrides budget.usd
+    #[arg(long, value_name = "USD")]
+    pub budget: Option<f64>,
+
     /// Add agents, datasets, tasks and attempts of this job file that are not in the job yet
     #[arg(long, value_name = "JOB")]
     pub with: Option<PathBuf>,
@@ -363,7 +370,7 @@ pub(crate) struct Serve {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, a benchmark configuration, a task directory, or a directory of tasks
+    /// A job file, a benchmark configuration, a task directory, a directory of tasks, or the name of a dataset
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
@@ -464,6 +471,11 @@ pub(crate) struct Clean {
     /// Docker engine, which other builds share
     #[arg(long)]
     pub cache: bool,
+
+    /// Also look at the accounts for cloud sandboxes for which there are credentials on this machine, and
+    /// delete sandboxes of runs of this machine that have ended
+    #[arg(long)]
+    pub all_providers: bool,
 
     /// Show what would be removed, without removing it
     #[arg(long)]

@@ -1,7 +1,7 @@
 //! The Docker engine that jobs use on this machine, if there is one.
 
 use rollout::environment::{
-    DockerAccess,
+    CloudAccess, DockerAccess, KubernetesAccess,
     docker::{Engine, EngineError},
 };
 
@@ -20,6 +20,16 @@ pub(crate) enum Found {
 /// Returns the address of the engine from environment variables.
 pub(crate) fn place() -> DockerAccess {
     DockerAccess::from_variables(|name| std::env::var_os(name))
+}
+
+/// Returns how to reach a Kubernetes cluster, from environment variables.
+pub(crate) fn clusters() -> KubernetesAccess {
+    KubernetesAccess::from_variables(|name| std::env::var_os(name))
+}
+
+/// Returns the accounts for cloud sandboxes, from environment variables.
+pub(crate) fn clouds() -> CloudAccess {
+    CloudAccess::from_variables(|name| std::env::var_os(name))
 }
 
 /// Looks for an engine.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
 
-use rollout::packages::{NPM_REGISTRY, PYPI_INDEX, PackageSources, Packages};
+use rollout::packages::{PackageSources, Packages};
 
 use crate::{exit::Failure, state::state_dir};
 
@@ -26,8 +26,7 @@ pub(crate) fn packages() -> Result<Arc<Packages>, Failure> {
     let npmrc = std::env::home_dir().and_then(|home| fs::read_to_string(home.join(".npmrc")).ok());
     let npmrc = npmrc.as_deref().map(parse_npmrc).unwrap_or_default();
     let npm_registry = ["npm_config_registry", "NPM_CONFIG_REGISTRY"].into_iter().find_map(variable);
-    let npm_registry =
-        npm_registry.or_else(|| npmrc.get("registry").cloned()).unwrap_or_else(|| NPM_REGISTRY.to_owned());
+    let npm_registry = npm_registry.or_else(|| npmrc.get("registry").cloned());
     let pypi_index = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"].into_iter().find_map(variable);
     let mut variables: Vec<(String, String)> =
         PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?))).collect();
@@ -36,9 +35,9 @@ pub(crate) fn packages() -> Result<Arc<Packages>, Failure> {
     }
     let sources = PackageSources {
         cache_dir: packages_dir()?,
-        npm_token: token(&npmrc, &npm_registry).map(Into::into),
+        npm_token: npm_registry.as_ref().and_then(|registry| token(&npmrc, registry)).map(Into::into),
         npm_registry,
-        pypi_index: pypi_index.unwrap_or_else(|| PYPI_INDEX.to_owned()),
+        pypi_index,
         python: PathBuf::from("python3"),
         variables,
     };

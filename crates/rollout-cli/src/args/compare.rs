@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use rollout::record::notes::NoteTag;
 
 use super::Answer;
 
@@ -23,6 +24,10 @@ pub(crate) struct Compare {
     /// Compare only this agent; can be repeated. Within one job, the first agent is the baseline
     #[arg(long, value_name = "NAME")]
     pub agent: Vec<String>,
+
+    /// Leave out trials with this tag of `rollout note`; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub exclude_tag: Vec<NoteTag>,
 
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "human")]

@@ -7,6 +7,22 @@ use rollout::model::metric::Metric;
 
 use super::{Answer, Output};
 
+pub(super) const EVAL_EXAMPLES: &str = "\
+Examples:
+  rollout eval config.json                 Ask all questions and score the answers
+  rollout eval config.json --max-tasks 10 --output-dir results/try
+                                           Ask only 10 questions
+  rollout eval config.json --metric f1_score --set max_workers=16 --set parallel=true
+                                           Use another metric, and ask 16 questions at a time
+  rollout resume results/my_eval           Continue after Ctrl-C or a crash";
+
+pub(super) const ASK_EXAMPLES: &str = "\
+Examples:
+  rollout ask 'What is the capital of France?'
+                                           Ask the model at OPENAI_BASE_URL, with the key in OPENAI_API_KEY
+  rollout ask 'What is new in Rust?' --tools web:search,web:browse
+                                           Let the model use tools of `rollout tools serve`";
+
 /// Arguments of `eval`.
 #[derive(Debug, Args)]
 pub(crate) struct Eval {

@@ -24,7 +24,7 @@ Exit status:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Flakes {
-    /// A job file, a task directory, a directory of tasks, or a job directory
+    /// A job file, a task directory, a directory of tasks, the name of a dataset, or a job directory
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 

@@ -1,8 +1,9 @@
-//! Arguments of the commands that show results: `list`, `show` and `logs`.
+//! Arguments of the commands that show results: `list`, `show`, `logs`, `note` and `view`.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use rollout::record::notes::NoteTag;
 
 pub(super) const LIST_EXAMPLES: &str = "\
 Examples:
@@ -27,6 +28,21 @@ Examples:
   rollout logs jobs/nightly/codex/tasks/hello__1 --conversation
                                                      Print the messages of the agent and its model";
 
+pub(super) const NOTE_EXAMPLES: &str = "\
+Examples:
+  rollout note jobs/nightly/codex/tasks/hello__1 'The tests need the network.' --tag broken
+                                                     Comment and tag a trial
+  rollout note 'jobs/nightly/*/*/hello__*' --tag broken
+                                                     Tag all trials of a task
+  rollout note jobs/nightly                          List the notes of a job
+  rollout compare jobs/before jobs/nightly --exclude-tag broken
+                                                     Compare without the trials that have a tag";
+
+pub(super) const VIEW_EXAMPLES: &str = "\
+Examples:
+  rollout view                                   Open the printed address to see the jobs in jobs/
+  rollout view jobs/nightly --export report      Write the pages of a job, to publish them";
+
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct List {
@@ -45,6 +61,14 @@ pub(crate) struct List {
     /// Only trials with this status; can be repeated
     #[arg(long, value_name = "STATUS", help_heading = "Trials of a job")]
     pub status: Vec<StatusFilter>,
+
+    /// Only trials with this tag of `rollout note`; can be repeated
+    #[arg(long, value_name = "TAG", help_heading = "Trials of a job")]
+    pub tag: Vec<NoteTag>,
+
+    /// Leave out trials with this tag of `rollout note`, also in pass rates; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub exclude_tag: Vec<NoteTag>,
 
     /// The order of the trials
     #[arg(long, value_name = "BY", default_value = "plan", help_heading = "Trials of a job")]
@@ -102,8 +126,8 @@ pub(crate) struct Logs {
     #[arg(value_name = "TRIAL")]
     pub trial: PathBuf,
 
-    /// Print new output as it is written, until the trial ends
-    #[arg(short, long, conflicts_with = "conversation")]
+    /// Print new output or messages as they are written, until the trial ends
+    #[arg(short, long)]
     pub follow: bool,
 
     /// The part of the trial
@@ -126,4 +150,49 @@ pub(crate) enum LogPhase {
     Agent,
     /// The tests
     Verifier,
+}
+
+/// Arguments of `note`.
+#[derive(Debug, Args)]
+pub(crate) struct Note {
+    /// The trial: <job directory>/<agent>/<dataset>/<task>__<attempt>, a pattern with * for several
+    /// trials, or a job directory to list all notes
+    #[arg(value_name = "TRIAL")]
+    pub trial: PathBuf,
+
+    /// A comment
+    #[arg(value_name = "COMMENT")]
+    pub comment: Option<String>,
+
+    /// Add a tag; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub tag: Vec<NoteTag>,
+
+    /// Remove a tag; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub untag: Vec<NoteTag>,
+
+    /// Print the notes as one JSON object per trial and line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `view`.
+#[derive(Debug, Args)]
+pub(crate) struct View {
+    /// A job directory, or a directory of jobs
+    #[arg(value_name = "DIR", default_value = "jobs")]
+    pub directory: PathBuf,
+
+    /// The address to listen at; port 0 means any free port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub bind: SocketAddr,
+
+    /// Leave out trials with this tag of `rollout note` in rates and comparisons; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub exclude_tag: Vec<NoteTag>,
+
+    /// Write the pages to a new directory instead of serving them
+    #[arg(long, value_name = "DIR", conflicts_with = "bind")]
+    pub export: Option<PathBuf>,
 }

@@ -1,5 +1,9 @@
 //! `rollout clean`: removes leftovers of ended runs and cached files, and prints their sizes.
 
+#[cfg(feature = "remote")]
+mod clouds;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod engine;
 
 use std::{
@@ -73,6 +77,12 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     rows.extend(datasets(args, &state_dir)?);
     super::print(&render(&state_dir.display().to_string(), &rows, args.dry_run))?;
     on_runtime(on_engine(args))?;
+    #[cfg(feature = "kubernetes")]
+    on_runtime(cluster::clean(args))?;
+    #[cfg(feature = "remote")]
+    if args.all_providers {
+        on_runtime(clouds::clean(args))?;
+    }
     for path in &left {
         writeln!(anstream::stderr().lock(), "{} cannot remove {path}", paint(ODD, "warning:"))?;
     }

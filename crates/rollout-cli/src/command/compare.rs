@@ -8,7 +8,7 @@ use std::{
 
 use rollout::{
     compare::{self, CompareError, Comparison, Contrast, Difference, Differences, SideFigures, TaskId},
-    record::saved::SavedJob,
+    record::{layout::JobDir, notes::TagExclusion, saved::SavedJob},
     stats::Interval,
 };
 
@@ -49,7 +49,8 @@ fn compare(args: &Compare) -> Result<Comparison, CompareError> {
                 available.push(agent.clone());
             }
         }
-        sides.extend(compare::read(&job, &args.agent)?);
+        let exclusion = TagExclusion::read(&JobDir::new(directory), &args.exclude_tag)?;
+        sides.extend(compare::read_without(&job, &args.agent, &exclusion)?);
     }
     match args.agent.iter().find(|agent| !available.contains(agent)) {
         Some(agent) => Err(CompareError::NoAgent { agent: agent.clone(), available: available.join(", ") }),
@@ -82,6 +83,7 @@ struct NotDrawn {
 
 fn human(comparison: &Comparison) -> String {
     let mut lines = sides(&comparison.sides);
+    lines.extend(left_out(comparison));
     lines.extend(contrasts(comparison));
     for contrast in &comparison.contrasts {
         lines.extend(tasks(contrast));
@@ -93,6 +95,17 @@ fn human(comparison: &Comparison) -> String {
         lines.extend(warnings);
     }
     lines.join("\n")
+}
+
+/// Says which trials are left out by their tags, if any tag was given.
+fn left_out(comparison: &Comparison) -> Option<String> {
+    let counts: Vec<String> = comparison
+        .sides
+        .iter()
+        .filter_map(|side| Some(format!("{} of {}", side.excluded_by_tag?, first_line(&side.name))))
+        .collect();
+    let tags = comparison.excluded_tags.join(", ");
+    (!tags.is_empty()).then(|| paint(DIM, &format!("trials left out by tag {tags}: {}", counts.join(", "))))
 }
 
 fn sides(sides: &[SideFigures]) -> Vec<String> {

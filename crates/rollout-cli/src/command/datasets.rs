@@ -13,7 +13,10 @@ use rollout::{
 };
 use serde_json::{Value, json};
 
-use super::load::{self, progress};
+use super::{
+    dataset_argument,
+    load::{self, progress},
+};
 use crate::{
     args::{Answer, DatasetsCommand},
     command::sources::sources,
@@ -149,22 +152,9 @@ fn render(listed: &[Listed]) -> String {
 }
 
 /// A dataset as the command line names it.
-fn parsed(text: &str) -> Result<DatasetConfig, Failure> {
+pub(crate) fn parsed(text: &str) -> Result<DatasetConfig, Failure> {
     // Read as part of a job, so that it means the same here as in a job file.
-    let dataset = match text {
-        text if is_git_address(text) => json!({"path": text}),
-        text if is_hub_address(text) => {
-            let address: HubAddress = text.parse()?;
-            let interaction = json!({"dataset": text, "rubric": [{"match": "exact"}]});
-            json!({"name": address.repo.name(), "interaction": interaction})
-        }
-        text if Path::new(text).is_dir() => json!({"path": text}),
-        text if Path::new(text).is_file() => json!({"interaction": text}),
-        text => {
-            let NamedDataset { name, version } = text.into();
-            json!({"name": name, "version": version})
-        }
-    };
+    let dataset = dataset_argument::entry(text, |path| Ok(path.to_owned()))?;
     let model = json!({"name": "model", "model": {"name": "none", "base_url": "http://127.0.0.1/v1"}});
     let job = json!({"agents": [model], "datasets": [dataset]});
     let loaded = load_job_text(Path::new("<command line>"), &job.to_string(), &[], &load::variable);
@@ -172,7 +162,7 @@ fn parsed(text: &str) -> Result<DatasetConfig, Failure> {
     loaded.config.datasets.into_iter().next().ok_or_else(|| Failure::from("no dataset is named"))
 }
 
-async fn fetch(config: &DatasetConfig, sources: &Sources) -> Result<Dataset, Failure> {
+pub(crate) async fn fetch(config: &DatasetConfig, sources: &Sources) -> Result<Dataset, Failure> {
     let fetched = sources.load(std::slice::from_ref(config), &Resolved::default(), &progress).await;
     let fetched = fetched.map_err(hinted(DatasetError::hint))?.pop();
     fetched.ok_or_else(|| Failure::from("no dataset is named"))
@@ -214,7 +204,7 @@ async fn download(text: &str, out: Option<&Path>, sources: &Sources) -> Result<V
 }
 
 /// Writes rows to a new file. Each gets an `id` if it has none, as `rollout eval` needs it.
-fn write_questions(rows: &Path, out: &Path) -> io::Result<()> {
+pub(crate) fn write_questions(rows: &Path, out: &Path) -> io::Result<()> {
     let mut file = io::BufWriter::new(File::create_new(out)?);
     for (number, line) in io::BufRead::lines(io::BufReader::new(File::open(rows)?)).enumerate() {
         let mut row: serde_json::Map<String, Value> = serde_json::from_str(&line?)?;

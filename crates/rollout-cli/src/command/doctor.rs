@@ -44,7 +44,10 @@ pub(crate) async fn run() -> Result<Exit, Failure> {
     let found = engine::find().await;
     let mut findings = vec![native(&probed)];
     findings.extend(probed.as_ref().ok().map(limits));
-    findings.extend([docker(&found), jobs(probed.is_ok(), &found), disk(&state_dir), git().await]);
+    findings.push(docker(&found));
+    #[cfg(feature = "kubernetes")]
+    findings.extend(kubernetes().await);
+    findings.extend([jobs(probed.is_ok(), &found), disk(&state_dir), git().await]);
     super::print(&render(&findings))?;
     let something = probed.is_ok() || matches!(found, Found::Engine(_));
     Ok(if something { Exit::Success } else { Exit::Wrong })
@@ -184,6 +187,31 @@ fn docker(found: &Found) -> Finding {
             notes.extend(error.hint().map(str::to_owned));
             finding(Standing::Partly, first(error), notes)
         }
+    }
+}
+
+/// Reports the Kubernetes cluster of the current context, if there is a kubeconfig file.
+#[cfg(feature = "kubernetes")]
+async fn kubernetes() -> Option<Finding> {
+    use rollout::environment::kubernetes::Cluster;
+    let access = engine::clusters();
+    let finding = |standing, text: String, notes| Finding { name: "kubernetes", standing, text, notes };
+    match Cluster::connect(&access).await {
+        Ok(cluster) => {
+            let text = format!(
+                "works: {} at {}, namespace {}",
+                cluster.version(),
+                cluster.address(),
+                cluster.namespace()
+            );
+            Some(finding(Standing::Good, text, Vec::new()))
+        }
+        Err(error) if error.is_absence() => None,
+        Err(error) => Some(finding(
+            Standing::Partly,
+            error.to_string(),
+            error.hint().map(str::to_owned).into_iter().collect(),
+        )),
     }
 }
 

@@ -9,7 +9,7 @@ use rollout::{
     record::redact::Redactor,
 };
 
-use super::{execute, load};
+use super::{execute, hub_questions, load};
 use crate::{
     args::Eval,
     exit::{Exit, Failure, hinted},
@@ -22,8 +22,13 @@ use crate::{
 pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
-    let overrides = overrides(&args)?;
-    let loaded = configuration(&args.config, &overrides)?;
+    let mut overrides = overrides(&args)?;
+    let mut loaded = configuration(&args.config, &overrides)?;
+    let of_hub = hub_questions::overrides(&loaded).await?;
+    if !of_hub.is_empty() {
+        overrides.extend(of_hub);
+        loaded = configuration(&args.config, &overrides)?;
+    }
     // The source line in a warning may contain the API key.
     let redactor = Redactor::new(loaded.secrets.iter().map(String::as_str));
     for warning in &loaded.warnings {

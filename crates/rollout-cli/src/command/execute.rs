@@ -13,6 +13,7 @@ use rollout::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::open_files;
 use crate::{
     args::{FailUnder, Output, Rate},
     disk,
@@ -85,6 +86,7 @@ pub(crate) async fn execute(
 
 /// Opens the log of a job, and warns about low disk space. A job that saves nothing has no directory.
 pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
+    open_files::allow_connections();
     job.started_by(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
     let directory = job.directory().to_owned();
     if !directory.as_os_str().is_empty() {
@@ -135,7 +137,7 @@ pub(crate) fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
     }
     if result.cancelled {
         Exit::Cancelled
-    } else if result.totals.failed_trials > 0 || !missed.is_empty() {
+    } else if result.totals.failed_trials > 0 || result.stopped.is_some() || !missed.is_empty() {
         Exit::Unmet
     } else {
         Exit::Success

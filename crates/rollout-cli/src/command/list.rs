@@ -3,7 +3,7 @@
 use std::{
     cmp::Ordering,
     fs,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -14,28 +14,31 @@ use rollout::{
     record::{
         layout::JobDir,
         moment,
+        notes::{JobNotes, NoteTag, NotesError, TagExclusion, TrialNotes},
         saved::{SavedJob, TrialStatus},
     },
     result::{ErrorType, Totals, TrialSummary},
 };
 use serde::Serialize;
 
+use super::note::notes_or_warning;
 use crate::{
     args::{List, SortBy, StatusFilter},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::{
-        Align, quoted, table, terminal_size,
+        Align, narrow, quoted, table,
         text::{
             BAD, BOLD, DIM, GOOD, ODD, count, dollars, first_line, fit, fit_end, number, paint, percent, span,
         },
+        width,
     },
 };
 
-/// The width of the columns beside the name of a trial, without the error.
-const OTHER_COLUMNS: usize = 38;
-
-/// The minimum width of a name.
+/// The minimum width of the name of a trial.
 const MIN_NAME: usize = 20;
+
+/// The width that is left for the error beside the name of a trial.
+const MIN_ERROR: usize = 5;
 
 /// What is shown for an unknown value.
 const NOTHING: &str = "—";
@@ -46,17 +49,14 @@ pub(crate) fn run(args: &List) -> Result<Exit, Failure> {
     if JobDir::new(dir).journal().is_file() {
         return trials(args);
     }
-    if !args.agent.is_empty() || !args.task.is_empty() || !args.status.is_empty() || args.sort != SortBy::Plan
-    {
+    let selects_status = !args.status.is_empty() || !args.tag.is_empty();
+    if !args.agent.is_empty() || !args.task.is_empty() || selects_status || args.sort != SortBy::Plan {
         let failure = Failure::from(format!("{} is not a job directory", dir.display()));
-        return Err(failure.hint(Some("--agent, --task, --status and --sort select trials of one job")));
+        return Err(
+            failure.hint(Some("--agent, --task, --status, --tag and --sort select trials of one job"))
+        );
     }
-    jobs(dir, args.json)
-}
-
-/// The width of lines: that of the terminal, and any for a file or a pipe.
-fn width() -> usize {
-    if io::stdout().is_terminal() { terminal_size().0 } else { usize::MAX }
+    jobs(dir, args)
 }
 
 /// A line of the list of jobs.
@@ -75,23 +75,26 @@ struct JobLine {
     cost: Option<f64>,
     agents: Vec<String>,
     datasets: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excluded_by_tag: Option<u64>,
 }
 
 impl JobLine {
-    fn read(directory: &Path) -> Result<Self, Failure> {
+    fn read(directory: &Path, excluded_tags: &[NoteTag]) -> Result<Self, Failure> {
         let job = SavedJob::open(directory)?;
+        let exclusion = TagExclusion::read(&JobDir::new(directory), excluded_tags);
+        let exclusion = exclusion.map_err(hinted(NotesError::hint))?;
+        let mut excluded = 0;
         let mut totals = Totals::default();
         for trial in job.trials()? {
-            totals.add(TrialSummary::from(&trial?.result));
+            let trial = trial?;
+            match exclusion.excludes(&trial.id) {
+                true => excluded += 1,
+                false => totals.add(TrialSummary::from(&trial.result)),
+            }
         }
         let headline = totals.headline();
         let (planned, finished) = (job.planned(), job.len() as u64);
-        let status = match job.runs().last() {
-            _ if job.is_running() => "running",
-            Some(run) if run.cancelled => "cancelled",
-            _ if finished < planned => "incomplete",
-            _ => "finished",
-        };
         let mut datasets: Vec<String> = Vec::new();
         for (_, dataset) in job.groups() {
             if !datasets.iter().any(|known| known == dataset) {
@@ -102,7 +105,7 @@ impl JobLine {
             job: job.header().job_name.clone(),
             directory: directory.to_owned(),
             started_at: job.runs().first().map(|run| run.started_at),
-            status,
+            status: job.status_name(),
             planned_trials: planned,
             finished_trials: finished,
             failed_trials: totals.failed_trials,
@@ -111,6 +114,7 @@ impl JobLine {
             cost: (totals.known_cost_trials > 0).then_some(totals.total_cost),
             agents: job.header().agents.clone(),
             datasets,
+            excluded_by_tag: (!excluded_tags.is_empty()).then_some(excluded),
         })
     }
 
@@ -135,7 +139,7 @@ fn or_nothing(text: Option<String>) -> String {
     text.unwrap_or_else(|| NOTHING.to_owned())
 }
 
-fn jobs(dir: &Path, json: bool) -> Result<Exit, Failure> {
+fn jobs(dir: &Path, args: &List) -> Result<Exit, Failure> {
     let entries = fs::read_dir(dir).map_err(|error| {
         let failure = Failure::from(format!("cannot read the directory {}: {error}", dir.display()));
         failure.hint(Some("pass a job directory, or the directory that contains jobs"))
@@ -146,7 +150,7 @@ fn jobs(dir: &Path, json: bool) -> Result<Exit, Failure> {
         if !JobDir::new(&path).journal().is_file() {
             continue;
         }
-        match JobLine::read(&path) {
+        match JobLine::read(&path, &args.exclude_tag) {
             Ok(line) => lines.push(line),
             // One damaged job must not hide the others.
             Err(failure) => {
@@ -155,7 +159,7 @@ fn jobs(dir: &Path, json: bool) -> Result<Exit, Failure> {
         }
     }
     lines.sort_by(|a, b| b.started_at.cmp(&a.started_at).then_with(|| a.directory.cmp(&b.directory)));
-    if json {
+    if args.json {
         return print_json(&lines);
     }
     if lines.is_empty() {
@@ -166,19 +170,31 @@ fn jobs(dir: &Path, json: bool) -> Result<Exit, Failure> {
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(lines.iter().map(JobLine::cells));
     use Align::{Left, Right};
-    print_table(&[Left, Left, Left, Right, Right, Right, Right, Left], &rows, |row, line| {
-        match row[2].as_str() {
-            "running" => paint(GOOD, line),
-            "cancelled" | "incomplete" => paint(ODD, line),
-            _ => line.to_owned(),
-        }
+    let mut columns = vec![Left, Left, Left, Right, Right, Right, Right, Left];
+    narrow(&mut columns, &mut rows, width(), &["started", "cost", "failed", "agents and datasets"]);
+    print_table(&columns, &rows, |row, line| match status_cell(row) {
+        "running" => paint(GOOD, line),
+        "cancelled" | "incomplete" => paint(ODD, line),
+        _ => line.to_owned(),
     })?;
     let example = quoted(&lines[0].directory);
-    super::print(&paint(
-        DIM,
-        &format!("\n{}; `rollout list {example}` lists trials", count(lines.len() as u64, "job")),
-    ))?;
+    let mut text = format!("\n{}; `rollout list {example}` lists trials", count(lines.len() as u64, "job"));
+    let excluded: u64 = lines.iter().filter_map(|line| line.excluded_by_tag).sum();
+    text.extend(excluded_note(&args.exclude_tag, excluded).map(|note| format!("\n{note}")));
+    super::print(&paint(DIM, &text))?;
     Ok(Exit::Success)
+}
+
+/// The status in a row of jobs, wherever it is.
+fn status_cell(row: &[String]) -> &str {
+    let statuses = ["running", "cancelled", "incomplete", "finished"];
+    row.iter().skip(1).map(String::as_str).find(|cell| statuses.contains(cell)).unwrap_or_default()
+}
+
+/// Says which trials are left out; None if no tag is excluded.
+fn excluded_note(tags: &[NoteTag], trials: u64) -> Option<String> {
+    let names: Vec<&str> = tags.iter().map(NoteTag::as_str).collect();
+    (!tags.is_empty()).then(|| format!("{} left out by tag: {}", count(trials, "trial"), names.join(", ")))
 }
 
 /// A line of the list of trials.
@@ -195,11 +211,15 @@ struct TrialLine {
     cost: Option<f64>,
     error: Option<ErrorType>,
     message: Option<String>,
+    tags: Vec<NoteTag>,
+    comments: u64,
 }
 
 impl TrialLine {
-    fn new(id: &TrialId, status: TrialStatus) -> Self {
+    fn new(id: &TrialId, status: TrialStatus, notes: Option<&TrialNotes>) -> Self {
         Self {
+            tags: notes.iter().flat_map(|notes| &notes.tags).cloned().collect(),
+            comments: notes.map_or(0, |notes| notes.comments.len() as u64),
             trial: id.to_string(),
             agent: id.agent.to_string(),
             dataset: id.dataset.to_string(),
@@ -214,17 +234,19 @@ impl TrialLine {
         }
     }
 
-    fn cells(&self, width: usize) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         let error = self.error.map(|kind| {
             let message = first_line(self.message.as_deref().unwrap_or_default());
             if message.is_empty() { kind.to_string() } else { format!("{kind}: {message}") }
         });
+        let tags: Vec<&str> = self.tags.iter().map(NoteTag::as_str).collect();
         vec![
             self.status.as_str().to_owned(),
-            fit_end(&self.trial, width.saturating_sub(OTHER_COLUMNS).max(MIN_NAME)),
+            self.trial.clone(),
             or_nothing(self.reward.map(number)),
             or_nothing(self.seconds.map(span)),
             or_nothing(self.cost.map(dollars)),
+            tags.join(" "),
             error.unwrap_or_default(),
         ]
     }
@@ -238,6 +260,19 @@ fn trials(args: &List) -> Result<Exit, Failure> {
         agents.as_ref().is_none_or(|globs| globs.is_match(id.agent.as_str()))
             && tasks.as_ref().is_none_or(|globs| globs.is_match(id.task.as_str()))
             && (statuses.is_empty() || statuses.contains(&status))
+    };
+    let notes = match args.tag.is_empty() && args.exclude_tag.is_empty() {
+        true => notes_or_warning(&job),
+        false => JobNotes::read(&JobDir::new(job.path())).map_err(hinted(NotesError::hint))?,
+    };
+    let exclusion = TagExclusion::new(&args.exclude_tag, notes.clone());
+    let mut excluded = 0;
+    let mut wanted = |id: &TrialId, status: TrialStatus| {
+        let has_tag = args.tag.is_empty() || notes.tags(id).any(|tag| args.tag.contains(tag));
+        let is_wanted = wanted(id, status) && has_tag;
+        let is_excluded = is_wanted && exclusion.excludes(id);
+        excluded += u64::from(is_excluded);
+        is_wanted && !is_excluded
     };
     let mut lines = Vec::new();
     for trial in job.trials()? {
@@ -253,14 +288,14 @@ fn trials(args: &List) -> Result<Exit, Failure> {
                     cost: TrialSummary::from(result).known_cost(),
                     error: result.error.as_ref().map(|error| error.kind),
                     message: result.error.as_ref().map(|error| error.message.clone()),
-                    ..TrialLine::new(&trial.id, status)
+                    ..TrialLine::new(&trial.id, status, notes.of(&trial.id))
                 },
             ));
         }
     }
     for (index, id, status) in job.unfinished() {
         if wanted(&id, status) {
-            lines.push((index.0, TrialLine::new(&id, status)));
+            lines.push((index.0, TrialLine::new(&id, status, notes.of(&id))));
         }
     }
     lines.sort_by(|(a_index, a), (b_index, b)| order(args.sort, a, b).then(a_index.cmp(b_index)));
@@ -269,11 +304,17 @@ fn trials(args: &List) -> Result<Exit, Failure> {
         return print_json(&lines);
     }
     if !lines.is_empty() {
-        let heading = ["status", "trial", "reward", "time", "cost", "error"];
+        let heading = ["status", "trial", "reward", "time", "cost", "tags", "error"];
         let mut rows = vec![heading.map(str::to_owned).to_vec()];
-        rows.extend(lines.iter().map(|line| line.cells(width())));
+        rows.extend(lines.iter().map(TrialLine::cells));
         use Align::{Left, Right};
-        print_table(&[Left, Left, Right, Right, Right, Left], &rows, |row, line| {
+        let mut columns = vec![Left, Left, Right, Right, Right, Left, Left];
+        if lines.iter().all(|line| line.tags.is_empty()) {
+            columns.remove(5);
+            rows.iter_mut().for_each(|row| drop(row.remove(5)));
+        }
+        fit_names(&mut rows, width());
+        print_table(&columns, &rows, |row, line| {
             let style = match row[0].as_str() {
                 "solved" => GOOD,
                 "failed" => BAD,
@@ -286,7 +327,22 @@ fn trials(args: &List) -> Result<Exit, Failure> {
         super::print("")?;
     }
     super::print(&footer(&job, &lines))?;
+    if let Some(note) = excluded_note(&args.exclude_tag, excluded) {
+        super::print(&paint(DIM, &note))?;
+    }
     Ok(Exit::Success)
+}
+
+/// Cuts the names of trials at their start, so that the other columns and the start of the error fit.
+fn fit_names(rows: &mut [Vec<String>], width: usize) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let others = (0..columns).filter(|column| *column != 1).map(|column| match column + 1 == columns {
+        true => widest(column).min(MIN_ERROR),
+        false => widest(column) + 2,
+    });
+    let width = width.saturating_sub(others.sum::<usize>() + 2).max(MIN_NAME);
+    rows.iter_mut().for_each(|row| row[1] = fit_end(&row[1], width));
 }
 
 /// Counts the listed trials by status, and names the next command.

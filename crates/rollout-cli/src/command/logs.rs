@@ -6,11 +6,16 @@ use std::{
     fs::File,
     io::{self, IsTerminal as _, Read as _, Write},
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
-use rollout::record::layout::{JobDir, TrialDir, open_below};
+use rollout::{
+    live,
+    model::{Message, Messages},
+    record::layout::{JobDir, TrialDir, open_below},
+};
 
 use self::filter::Filter;
 use super::trial_path::{self, FoundTrial, TrialPathError};
@@ -23,6 +28,9 @@ use crate::{
 /// How often a followed file is read.
 const POLL: Duration = Duration::from_millis(200);
 
+/// How often a followed conversation is read. All of it is read each time.
+const CONVERSATION_POLL: Duration = Duration::from_secs(1);
+
 /// How much is read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -30,7 +38,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub(crate) fn run(args: &Logs) -> Result<Exit, Failure> {
     let found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
     if args.conversation {
-        return conversation(&found);
+        return conversation(args, found);
     }
     let mut outputs = Outputs::new(&found, args.phase);
     let mut printed = outputs.copy()?;
@@ -121,35 +129,54 @@ fn copy(file: &mut File, mut filter: Option<&mut Filter>, out: &mut impl Write) 
     }
 }
 
-/// Prints the messages of a trial.
-fn conversation(found: &FoundTrial) -> Result<Exit, Failure> {
-    let trial = found.job.trial(found.index)?;
-    let conversation = trial.as_ref().map(|trial| found.job.conversation(trial)).transpose()?.flatten();
-    let Some(conversation) = conversation else {
-        let failure = Failure::from(format!("no conversation of {} is recorded", found.id));
-        return Err(failure.hint(Some(match trial {
-            Some(_) => "only models, and agents behind the model gateway, have conversations",
-            None => "the conversation is written when the trial ends; `rollout logs -f` follows its output",
-        })));
-    };
+/// Prints the messages of a trial, and new ones until it ends if that is asked for.
+fn conversation(args: &Logs, mut found: FoundTrial) -> Result<Exit, Failure> {
+    let mut printed = 0;
+    loop {
+        let is_over = !is_unfinished(&found)?;
+        if is_over {
+            // The result may be newer than what was read of the job.
+            found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
+        }
+        let messages = messages(&found)?;
+        print(messages.get(printed..).unwrap_or_default())?;
+        printed = messages.len();
+        if is_over || !args.follow {
+            break;
+        }
+        thread::sleep(CONVERSATION_POLL);
+    }
+    if printed > 0 {
+        return Ok(Exit::Success);
+    }
+    let failure = Failure::from(format!("no conversation of {} is recorded", found.id));
+    Err(failure.hint(Some("only models, and agents behind the model gateway, have conversations")))
+}
+
+/// The messages of a finished trial, or those so far.
+fn messages(found: &FoundTrial) -> Result<Messages, Failure> {
+    match found.job.trial(found.index)? {
+        Some(trial) => {
+            let conversation = found.job.conversation(&trial)?;
+            Ok(conversation.iter().flat_map(|conversation| conversation.messages()).cloned().collect())
+        }
+        None => Ok(live::messages_so_far(found.job.path(), &TrialDir::new(found.dir()))?),
+    }
+}
+
+fn print(messages: &[Arc<Message>]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    for message in conversation.messages() {
+    for message in messages {
         writeln!(out, "{}", paint(BOLD, &printable(message.role.as_str())))?;
         let text = message.text();
         for line in text.lines() {
             writeln!(out, "  {}", printable(line))?;
         }
         for call in &message.tool_calls {
-            writeln!(
-                out,
-                "  {} {}({})",
-                paint(DIM, "call"),
-                printable(&call.name),
-                printable(&call.arguments)
-            )?;
+            let (name, arguments) = (printable(&call.name), printable(&call.arguments));
+            writeln!(out, "  {} {name}({arguments})", paint(DIM, "call"))?;
         }
         writeln!(out)?;
     }
-    out.flush()?;
-    Ok(Exit::Success)
+    out.flush()
 }

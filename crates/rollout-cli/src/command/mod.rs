@@ -2,8 +2,10 @@
 
 pub(crate) mod agents;
 pub(crate) mod ask;
+pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod compare;
+mod dataset_argument;
 pub(crate) mod datasets;
 pub(crate) mod doctor;
 pub(crate) mod eval;
@@ -12,15 +14,19 @@ pub(crate) mod export;
 pub(crate) mod flakes;
 pub(crate) mod gateway;
 mod guard;
+mod hub_questions;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod investigate;
 pub(crate) mod list;
 pub(crate) mod load;
 pub(crate) mod logs;
+pub(crate) mod note;
 mod open_files;
 mod plan;
 mod progress;
 mod quick;
+pub(crate) mod regrade;
 pub(crate) mod reproduce;
 pub(crate) mod resume;
 pub(crate) mod run;
@@ -30,9 +36,11 @@ pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod show;
 mod sources;
+mod task_trials;
 pub(crate) mod tools;
 mod trial_path;
 pub(crate) mod validate;
+pub(crate) mod view;
 mod warnings;
 
 use std::{

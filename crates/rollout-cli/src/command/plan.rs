@@ -1,5 +1,7 @@
 //! A plan as text, for `--dry-run`.
 
+use std::time::Duration;
+
 use rollout::{
     environment::Provider,
     job::{NoProvider, Plan, PlanTask},
@@ -9,7 +11,7 @@ use rollout::{
 
 use crate::report::{
     Align, table,
-    text::{BOLD, DIM, count, first_line, fit, paint, span},
+    text::{BOLD, DIM, count, dollars, first_line, fit, paint, span},
 };
 
 /// How many trials are listed.
@@ -42,6 +44,7 @@ pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
         ("provider", description(provider)),
         ("results", directory),
     ];
+    let facts = facts.into_iter().chain(cost(plan, provider).map(|cost| ("cost", cost)));
     lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
     lines.push(String::new());
     lines.extend(trials(plan));
@@ -54,6 +57,36 @@ fn description(provider: &dyn Provider) -> String {
     match provider.name() == NoProvider.name() {
         true => "none: no trial needs an environment".to_owned(),
         false => provider.description(),
+    }
+}
+
+/// What the environments cost if every trial uses all of its time; `None` if they cost nothing.
+fn cost(plan: &Plan, provider: &dyn Provider) -> Option<String> {
+    let environment = &plan.config().environment;
+    let trials_per_task = plan.len() as f64 / plan.tasks().len().max(1) as f64;
+    let (mut most, mut hourly, mut is_open) = (0.0, 0.0_f64, false);
+    for task in plan.tasks().iter().filter_map(|task| task.container()) {
+        let bounds = task.bounds();
+        let price = provider.hourly_cost(
+            environment.override_cpus.or(bounds.cpus),
+            environment.override_memory.or(bounds.memory),
+            environment.override_storage.or(bounds.storage),
+        );
+        let Timeouts { install, execute, verify, .. } = Timeouts::new(plan.config(), task);
+        let times = [install, execute, verify];
+        is_open |= times.contains(&Timeouts::UNLIMITED);
+        let seconds: f64 =
+            times.iter().filter(|time| **time != Timeouts::UNLIMITED).map(Duration::as_secs_f64).sum();
+        most += trials_per_task * price * seconds / 3600.0;
+        hourly = hourly.max(price);
+    }
+    let models = "models are not included";
+    match (hourly > 0.0, is_open) {
+        (false, _) => None,
+        (true, true) => Some(format!("up to {} an hour for each trial; {models}", dollars(hourly))),
+        (true, false) => {
+            Some(format!("at most {} if every trial uses all of its time; {models}", dollars(most)))
+        }
     }
 }
 

@@ -6,13 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout::config::{
-    HubAddress, LoadedJob, NamedDataset, Override, is_git_address, is_hub_address, is_preset_path,
-    load_job_text,
-};
+use rollout::config::{LoadedJob, Override, is_preset_path, load_job_text};
 use serde_json::{Value, json};
 
-use super::load;
+use super::{dataset_argument, load};
 use crate::{args::Run, exit::Failure};
 
 /// What the job is called in messages.
@@ -103,32 +100,7 @@ fn agents(args: &Run) -> Result<Vec<Value>, Failure> {
 }
 
 fn datasets(args: &Run) -> Result<Vec<Value>, Failure> {
-    let dataset = |text: &String| {
-        let path = Path::new(text);
-        match path {
-            _ if is_git_address(text) => Ok(json!({"path": text})),
-            _ if is_hub_address(text) => {
-                let address: HubAddress = text.parse()?;
-                let interaction = json!({"dataset": text, "rubric": [{"match": "exact"}]});
-                Ok(json!({"name": address.repo.name(), "interaction": interaction}))
-            }
-            path if path.is_dir() => Ok(json!({"path": found_from(args, text)?})),
-            path if path.is_file() => Ok(json!({"interaction": found_from(args, text)?})),
-            _ if text.contains('/') => {
-                let failure = Failure::from(format!("there is no file or directory {text:?}"));
-                Err(failure.hint(Some("`rollout datasets list` shows the datasets that have a name")))
-            }
-            _ => {
-                let NamedDataset { name, version } = text.as_str().into();
-                let mut dataset = json!({"name": name});
-                if let Some(version) = version {
-                    dataset["version"] = json!(version);
-                }
-                Ok(dataset)
-            }
-        }
-    };
-    args.dataset.iter().map(dataset).collect()
+    args.dataset.iter().map(|text| dataset_argument::entry(text, |path| found_from(args, path))).collect()
 }
 
 /// A path as the job file finds it. A file that is saved elsewhere needs absolute ones.

@@ -6,12 +6,14 @@ use rollout::{
     config::{EnvironmentConfig, EnvironmentKind, LoadedJob, load_job_record},
     environment::{ConnectError, Provider, connect},
     event::JobKind,
-    job::{Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError, Selection},
+    job::{
+        Job, JobError, NoProvider, Plan, PlanError, RegradeError, Rerun, Resumable, ResumeError, Selection,
+    },
 };
 
-use super::{eval, execute, load, run};
+use super::{eval, execute, load, regrade, run};
 use crate::{
-    args::{RerunWhich, Resume},
+    args::{Answer, Output, RerunWhich, Resume},
     command::sources::sources,
     exit::{Exit, Failure, hinted},
     logging,
@@ -56,7 +58,15 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
         }
         return eval::resume(resumable, &rerun, form, cancel).await;
     }
-    let (loaded, overrides) = configuration(&resumable, &change)?;
+    let regrade = resumable.header().regrade.clone();
+    let (loaded, overrides) = match &regrade {
+        None => configuration(&resumable, &change, args.budget)?,
+        Some(_) if !matches!(change, Change::None) => {
+            let failure = Failure::from("--attempts and --with are not supported for a regrade");
+            return Err(failure.hint(Some("add to the job that it grades, then run `rollout regrade` again")));
+        }
+        Some(_) => (regrade::recorded(&resumable)?, Vec::new()),
+    };
     let log = logging::start(loaded.config.log_level, &loaded.secrets, form != Form::Live);
     let job = tokio::select! {
         biased;
@@ -67,7 +77,11 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
         // Only information: the exit status depends on the results alone.
         let _ = writeln!(anstream::stderr().lock(), "{}", nothing_to_do(&job));
     }
-    execute::execute(job, form, None, &[], &log, cancel).await
+    match (regrade, args.output) {
+        // With events, as for other jobs, and without the report.
+        (None, _) | (Some(_), Output::Json) => execute::execute(job, form, None, &[], &log, cancel).await,
+        (Some(_), Output::Human) => regrade::grade(job, form, Answer::Human, &log, cancel).await,
+    }
 }
 
 /// Returns a message that every trial has a result, with the `--rerun` options that would run some again.
@@ -89,15 +103,23 @@ fn nothing_to_do(job: &Job) -> String {
 /// Loads the new configuration of the job, and its overrides.
 ///
 /// The job file must be unchanged. If it is missing, the copy in the job's directory is used.
-fn configuration(resumable: &Resumable, change: &Change) -> Result<(LoadedJob, Vec<String>), Failure> {
+fn configuration(
+    resumable: &Resumable,
+    change: &Change,
+    budget: Option<f64>,
+) -> Result<(LoadedJob, Vec<String>), Failure> {
     let header = resumable.header();
     let mut overrides = header.overrides.clone();
     let mut new = Vec::new();
     if let Change::Attempts(attempts) | Change::File(_, Some(attempts)) = change {
-        new.push(format!("n_attempts={attempts}"));
-        overrides.retain(|set| !set.starts_with("n_attempts="));
-        overrides.extend_from_slice(&new);
+        new.push(("n_attempts=", attempts.to_string()));
     }
+    if let Some(budget) = budget {
+        new.push(("budget.usd=", budget.to_string()));
+    }
+    overrides.retain(|set| !new.iter().any(|(key, _)| set.starts_with(key)));
+    let new: Vec<String> = new.into_iter().map(|(key, value)| format!("{key}{value}")).collect();
+    overrides.extend_from_slice(&new);
     let parsed = load::overrides(&overrides)?;
     let loaded = match change {
         Change::File(file, _) => load::job(file, &parsed)?,
@@ -142,6 +164,10 @@ async fn open(
         .map_err(hinted(PlanError::hint))?
         .with_models(models)
         .with_packages(packages()?);
+    let plan = match resumable.header().regrade.clone() {
+        None => plan,
+        Some(record) => plan.regrading(record, resumable.header()).map_err(hinted(RegradeError::hint))?,
+    };
     let opened = match grows {
         true => resumable.grow(plan, provider, rerun).await,
         false => resumable.resume(plan, provider, rerun).await,
@@ -150,7 +176,10 @@ async fn open(
 }
 
 /// Connects to the provider that the job ran on, even if another one would be chosen now.
-async fn recorded_provider(config: &EnvironmentConfig, recorded: &str) -> Result<Arc<dyn Provider>, Failure> {
+pub(crate) async fn recorded_provider(
+    config: &EnvironmentConfig,
+    recorded: &str,
+) -> Result<Arc<dyn Provider>, Failure> {
     let kind = EnvironmentKind::from_name(recorded);
     let config = EnvironmentConfig { kind: kind.or(config.kind), ..config.clone() };
     connect(&config, &run::place()?).await.map_err(|source| {

@@ -179,7 +179,7 @@ struct PatternError {
     reason: String,
 }
 
-fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
+pub(crate) fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
     let compiled = patterns.iter().map(|pattern| match Glob::new(pattern) {
         Ok(glob) => Ok(glob.compile_matcher()),
         Err(error) => Err(PatternError { pattern: pattern.clone(), reason: error.kind().to_string() }),
@@ -208,5 +208,11 @@ pub(crate) fn place() -> Result<HostPaths, Failure> {
     // Programs that wrap this command can set another helper.
     let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
     let helper = helper.map_or_else(std::env::current_exe, Ok)?;
-    Ok(HostPaths { state_dir: state_dir()?, helper, docker: engine::place() })
+    Ok(HostPaths {
+        state_dir: state_dir()?,
+        helper,
+        docker: engine::place(),
+        kubernetes: engine::clusters(),
+        clouds: engine::clouds(),
+    })
 }

@@ -49,10 +49,13 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     let task = task(&args.task)?;
     let provider = shell_provider(args.environment).await?;
     super::print(&paint(DIM, &format!("{} on {}", task.name, provider.description())))?;
+    if task.compose.as_ref().is_some_and(|compose| compose.sidecars().next().is_some()) {
+        super::print(&paint(DIM, "only the service `main` of docker-compose.yaml is started"))?;
+    }
     let scratch = tempfile::tempdir()?;
     let log = scratch.path().join("build.txt");
     let origin = Origin { job: "shell", trial: task.name.as_str() };
-    let image = provider.prepare(task.image_request(origin, false, &log)).await?;
+    let image = provider.prepare(task.image_request(task.compose.as_deref(), origin, false, &log)).await?;
     let bounds = task.bounds();
     let spec = EnvironmentSpec {
         cpus: bounds.cpus,
@@ -167,8 +170,6 @@ fn section(kind: EnvironmentKind, provider_config: serde_json::Value) -> Environ
         cache_agent_install: false,
         preserve: PreservePolicy::Never,
         provider_config: provider_config.as_object().cloned().unwrap_or_default(),
-        override_cpus: None,
-        override_memory: None,
-        override_storage: None,
+        ..EnvironmentConfig::default()
     }
 }

@@ -8,21 +8,29 @@ use std::{
 
 use rollout::{
     model::Role,
+    name::TrialId,
     record::{
         layout::{TrialDir, open_below},
         moment,
+        notes::JobNotes,
         saved::{Conversation, SavedTrial, TrialStatus},
     },
     result::{Durations, TrialResult, TrialSummary},
 };
 
-use super::trial_path::{self, FoundTrial, TrialPathError};
+use super::{
+    note::{comment_lines, notes_or_warning, tag_list},
+    trial_path::{self, FoundTrial, TrialPathError},
+};
 use crate::{
     args::Show,
     exit::{Exit, Failure, hinted},
     report::{
         columns, quoted,
-        text::{BAD, BOLD, DIM, GOOD, ODD, count, dollars, first_line, fit, number, paint, printable, span},
+        text::{
+            BAD, BOLD, DIM, GOOD, ODD, count, dollars, first_line, fit, number, paint, printable, span, wrap,
+        },
+        width,
     },
 };
 
@@ -32,8 +40,11 @@ const LINES: usize = 10;
 /// How many bytes at the end of an output are read.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// The maximum width of a line of an output.
+/// The maximum width of a line of an output, and of the last text of a conversation.
 const WIDTH: usize = 160;
+
+/// The width of the longest label and the space behind it.
+const LABELS: usize = "conversation  ".len();
 
 /// Shows one trial.
 pub(crate) fn run(args: &Show) -> Result<Exit, Failure> {
@@ -50,7 +61,10 @@ fn finished(found: &FoundTrial, trial: &SavedTrial) -> Result<String, Failure> {
     let result = &trial.result;
     let conversation = found.job.conversation(trial)?;
     let mut lines = vec![headline(found, result)];
-    lines.extend(columns(&facts(result, conversation.as_ref())));
+    let notes = notes_or_warning(&found.job);
+    let mut facts = facts(result, conversation.as_ref());
+    facts.extend(noted(&notes, &found.id));
+    lines.extend(columns(&facts));
     let dir = TrialDir::new(found.dir());
     let outputs = [
         ("build output", vec![dir.build_log()], result.durations.agent_execution_sec.is_none()),
@@ -78,8 +92,30 @@ fn unfinished(found: &FoundTrial) -> String {
         pointers.push(("run it", format!("rollout resume {}", quoted(found.job.path()))));
     }
     let mut lines = vec![format!("{}  {}", paint(BOLD, &found.id.to_string()), paint(ODD, status.as_str()))];
-    lines.extend(columns(&pointers));
+    let mut facts = noted(&notes_or_warning(&found.job), &found.id);
+    facts.extend(pointers);
+    lines.extend(columns(&facts));
     lines.join("\n")
+}
+
+/// The tags and comments of people.
+fn noted(notes: &JobNotes, trial: &TrialId) -> Vec<(&'static str, String)> {
+    let Some(notes) = notes.of(trial) else { return Vec::new() };
+    let mut facts = Vec::new();
+    if !notes.tags.is_empty() {
+        facts.push(("tags", tag_list(&notes.tags)));
+    }
+    let lines = comment_lines(notes, width().saturating_sub(LABELS));
+    facts.extend(
+        lines.into_iter().enumerate().map(|(number, line)| (if number == 0 { "comments" } else { "" }, line)),
+    );
+    facts
+}
+
+/// A fact whose text is wrapped to the width of the terminal.
+fn wrapped(label: &'static str, text: &str) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let lines = wrap(text, width().saturating_sub(LABELS)).into_iter().enumerate();
+    lines.map(move |(number, line)| (if number == 0 { label } else { "" }, line))
 }
 
 fn headline(found: &FoundTrial, result: &TrialResult) -> String {
@@ -102,7 +138,7 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
     if let Some(error) = &result.error {
         facts.push(("error", paint(BAD, error.kind.as_str())));
         let mut message = error.message.lines().map(printable);
-        facts.extend(message.by_ref().take(LINES).map(|line| ("", line)));
+        facts.extend(message.by_ref().take(LINES).flat_map(|line| wrapped("", &line)));
         if message.next().is_some() {
             facts.push(("", paint(DIM, "more in error.txt")));
         }
@@ -113,23 +149,23 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
         .map(|(name, value)| format!("{} {}", printable(name), number(*value)))
         .collect();
     if !others.is_empty() {
-        facts.push(("rewards", others.join(", ")));
+        facts.extend(wrapped("rewards", &others.join(", ")));
     }
     facts.push(("started", moment::text(result.timestamps.started_at)));
-    facts.push(("phases", phases(&result.durations)));
+    facts.extend(wrapped("phases", &phases(&result.durations)));
     if result.tries > 1 {
         facts.push(("tries", format!("{}, the agent started in {}", result.tries, result.agent_starts)));
     }
     if let Some(environment) = &result.environment {
         facts.push(("environment", format!("{}, network {}", environment.provider, environment.network)));
     }
-    facts.extend(model(result).map(|text| ("model", text)));
-    facts.extend(conversation.map(|said| ("conversation", spoken(said))));
+    facts.extend(model(result).into_iter().flat_map(|text| wrapped("model", &text)));
+    facts.extend(conversation.into_iter().flat_map(|said| wrapped("conversation", &spoken(said))));
     for (label, lines) in
         [("tampering", &result.tampering), ("survivors", &result.survivors), ("notes", &result.notes)]
     {
         for (number, line) in lines.iter().take(LINES).enumerate() {
-            facts.push((if number == 0 { label } else { "" }, first_line(line)));
+            facts.extend(wrapped(if number == 0 { label } else { "" }, &first_line(line)));
         }
         if lines.len() > LINES {
             facts.push(("", paint(DIM, &format!("and {} more in result.json", lines.len() - LINES))));
@@ -209,7 +245,8 @@ fn tail(job: &Path, path: &Path, title: &str) -> Vec<String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut lines =
         vec![String::new(), format!("{} {}", paint(BOLD, title), paint(DIM, &format!("(end of {name})")))];
-    lines.extend(shown.iter().map(|line| format!("  {}", fit(&printable(line), WIDTH))));
+    let width = width().saturating_sub(2).min(WIDTH);
+    lines.extend(shown.iter().map(|line| format!("  {}", fit(&printable(line), width))));
     lines
 }
 
@@ -237,5 +274,6 @@ fn pointers(found: &FoundTrial, result: &TrialResult, has_conversation: bool) ->
         pointers.push(("shell", format!("rollout attach {path}")));
     }
     pointers.push(("run again", format!("rollout reproduce {path}")));
+    pointers.push(("comment", format!("rollout note {path} 'a comment' --tag broken")));
     pointers
 }

@@ -69,28 +69,32 @@ const NAMED: usize = 3;
 
 /// Finds the one trial that a path names.
 pub(super) fn find(path: &Path) -> Result<FoundTrial, TrialPathError> {
+    let (job, mut found) = find_all(path)?;
+    if found.len() == 1 {
+        let (index, id) = found.remove(0);
+        return Ok(FoundTrial { job, index, id });
+    }
+    let some = found.iter().take(NAMED);
+    let some = some.map(|(_, id)| job.path().join(id.to_string()).display().to_string()).collect();
+    Err(TrialPathError::Several { path: path.to_owned(), trials: found.len(), some })
+}
+
+/// Finds all trials that a path names, at least one.
+pub(super) fn find_all(path: &Path) -> Result<(SavedJob, Vec<(TrialIndex, TrialId)>), TrialPathError> {
     let (job, pattern) = split(path)?;
     let job = SavedJob::open(job)?;
     let exact = job.ids().find(|(_, id)| id.to_string() == pattern);
-    if let Some((index, id)) = exact {
-        return Ok(FoundTrial { job, index, id });
+    if let Some(exact) = exact {
+        return Ok((job, vec![exact]));
     }
     let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
     let glob = glob
         .map_err(|source| TrialPathError::Pattern { pattern: pattern.clone(), source })?
         .compile_matcher();
-    let mut found: Vec<_> = job.ids().filter(|(_, id)| glob.is_match(id.to_string())).collect();
-    match found.len() {
-        0 => Err(TrialPathError::NoTrial { job: job.path().to_owned(), pattern }),
-        1 => {
-            let (index, id) = found.remove(0);
-            Ok(FoundTrial { job, index, id })
-        }
-        trials => {
-            let some = found.iter().take(NAMED);
-            let some = some.map(|(_, id)| job.path().join(id.to_string()).display().to_string()).collect();
-            Err(TrialPathError::Several { path: path.to_owned(), trials, some })
-        }
+    let found: Vec<_> = job.ids().filter(|(_, id)| glob.is_match(id.to_string())).collect();
+    match found.is_empty() {
+        true => Err(TrialPathError::NoTrial { job: job.path().to_owned(), pattern }),
+        false => Ok((job, found)),
     }
 }
 

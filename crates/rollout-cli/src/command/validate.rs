@@ -4,7 +4,7 @@ use std::{error::Error, path::Path, sync::Arc};
 
 use rollout::{
     benchmark,
-    config::{AgentKind, LoadedJob, is_benchmark, load_benchmark},
+    config::{AgentKind, DatasetSource, LoadedJob, is_benchmark, load_benchmark},
     environment::{ConnectError, Provider, connect},
     job::{Plan, PlanDataset, PlanError, Selection},
     preflight,
@@ -12,7 +12,7 @@ use rollout::{
 };
 
 use super::{
-    load, run,
+    dataset_argument, datasets, hub_questions, load, run,
     warnings::{TaskWarnings, findings, grouped, line, who},
 };
 use crate::{
@@ -36,7 +36,8 @@ pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
     let path = args.path.as_path();
     let found = match path {
         path if path.is_dir() && !load::has_job(path) => directory(path)?,
-        path if is_benchmark(path) => questions(path)?,
+        path if dataset_argument::is_dataset(path) => dataset(path).await?,
+        path if is_benchmark(path) => questions(path).await?,
         path => job(path).await?,
     };
     let refused = !found.problems.is_empty() || args.strict && !found.warnings.is_empty();
@@ -110,9 +111,15 @@ async fn provider(loaded: &LoadedJob) -> Result<Option<Arc<dyn Provider>>, Conne
 }
 
 /// Checks a benchmark configuration and its questions.
-fn questions(path: &Path) -> Result<Findings, Failure> {
-    let loaded =
-        load_benchmark(path, &[], &load::variable).map_err(|problems| load::refused(path, &problems))?;
+async fn questions(path: &Path) -> Result<Findings, Failure> {
+    let load = |overrides: &[_]| {
+        load_benchmark(path, overrides, &load::variable).map_err(|problems| load::refused(path, &problems))
+    };
+    let mut loaded = load(&[])?;
+    let of_hub = hub_questions::overrides(&loaded).await?;
+    if !of_hub.is_empty() {
+        loaded = load(&of_hub)?;
+    }
     let mut found = Findings { subject: path.display().to_string(), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
     match benchmark::load_questions(&loaded.config) {
@@ -142,12 +149,29 @@ fn subject(path: &Path, loaded: &LoadedJob, datasets: &[PlanDataset]) -> String 
 
 fn directory(path: &Path) -> Result<Findings, Failure> {
     let local = load_dataset_dir(path, &mut GitCommits::default())?;
-    let subject = format!("{} ({})", path.display(), count(local.tasks.len() as u64, "task"));
-    let mut found = Findings { subject, ..Findings::default() };
-    found.warnings.extend(local.warnings.iter().map(|warning| line(&path.display().to_string(), warning)));
+    Ok(tasks(&path.display().to_string(), &local.tasks, &local.warnings))
+}
+
+/// Fetches a dataset that is not a path, and checks its tasks or its questions.
+async fn dataset(name: &Path) -> Result<Findings, Failure> {
+    let name = name.display().to_string();
+    let config = datasets::parsed(&name)?;
+    if matches!(config.source, DatasetSource::Interaction(_)) {
+        // Loading it reads every row.
+        datasets::fetch(&config, &sources(false)?).await?;
+        return Ok(Findings { subject: name, ..Findings::default() });
+    }
+    let fetched = datasets::fetch(&config, &sources(false)?).await?;
+    Ok(tasks(&name, &fetched.tasks, &fetched.warnings))
+}
+
+fn tasks(subject: &str, entries: &[TaskEntry], warnings: &[String]) -> Findings {
+    let shown = format!("{subject} ({})", count(entries.len() as u64, "task"));
+    let mut found = Findings { subject: shown, ..Findings::default() };
+    found.warnings.extend(warnings.iter().map(|warning| line(subject, warning)));
     let mut unsolved = Vec::new();
     let mut tasks = Vec::new();
-    for TaskEntry { name, task, .. } in &local.tasks {
+    for TaskEntry { name, task, .. } in entries {
         match task {
             Ok(task) => {
                 unsolved.extend((!task.has_solution).then(|| format!("task {name}")));
@@ -156,12 +180,10 @@ fn directory(path: &Path) -> Result<Findings, Failure> {
             Err(problem) => found.problems.push(load::broken(name.as_str(), problem)),
         }
     }
-    let diagnostics = local
-        .tasks
-        .iter()
-        .flat_map(|entry| entry.warnings.iter().map(|warning| (entry.name.as_str(), warning)));
+    let diagnostics =
+        entries.iter().flat_map(|entry| entry.warnings.iter().map(|warning| (entry.name.as_str(), warning)));
     found.warnings.extend(grouped(diagnostics));
     found.no_solution(&unsolved);
     found.problems.extend(findings(&preflight::check_tasks(tasks), true));
-    Ok(found)
+    found
 }

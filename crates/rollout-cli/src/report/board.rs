@@ -2,23 +2,23 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::{Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rollout::{
     config::{EnvironmentKind, JobMetric},
-    event::{Event, JobKind, Phase},
+    event::{Event, JobKind, ModelProgress, Phase},
     name::{AgentName, TrialId, TrialIndex},
-    result::{ErrorType, Standing, Totals, TrialError, TrialResult},
+    record::{
+        causes::{self, CauseGroups, TrialCause},
+        layout::JobDir,
+    },
+    result::{Standing, Totals, TrialResult},
 };
 
-use super::text::first_line;
-
-/// How many failed trials the summary lists.
-const POINTED_FAILURES: usize = 3;
+/// What is shown of unsolved trials whose tests printed nothing.
+const NO_OUTPUT: &str = "the tests printed nothing";
 
 /// The state of a job.
 #[derive(Debug, Default)]
@@ -43,29 +43,13 @@ pub(crate) struct Board {
     pub metrics: Vec<JobMetric>,
     /// The totals of finished trials by agent, including earlier runs.
     pub agents: BTreeMap<AgentName, Totals>,
-    /// The first failed trials that have their own files.
-    pub failures: Vec<(TrialId, ErrorType)>,
-    /// The number of failed trials that have their own files.
-    pub failed_with_files: u64,
-    /// The causes of failures, in order of their first occurrence.
-    pub causes: Vec<FailedCause>,
+    /// The causes of failures.
+    pub failed_causes: CauseGroups,
+    /// Why trials are unsolved.
+    pub unsolved_causes: CauseGroups,
     /// The first trial whose environment was preserved.
     pub preserved: Option<Preserved>,
 }
-
-/// The cause of failed trials.
-#[derive(Debug)]
-pub(crate) struct FailedCause {
-    /// The error.
-    pub error: TrialError,
-    /// The number of trials that failed with it.
-    pub trials: u64,
-    /// Whether the trials have their own files with details. Model rollouts have none.
-    pub has_files: bool,
-}
-
-/// How many causes are counted. Failures with further causes are shown one by one.
-const KNOWN_CAUSES: usize = 100;
 
 /// A preserved environment.
 #[derive(Debug)]
@@ -87,6 +71,8 @@ pub(crate) struct Running {
     pub since: Duration,
     /// The last output line of a running build or pull.
     pub step: Option<String>,
+    /// What its agent used of a model so far.
+    pub used: Option<ModelProgress>,
 }
 
 impl Board {
@@ -102,8 +88,9 @@ impl Board {
                 self.agents = earlier.iter().map(|(agent, totals)| (agent.clone(), totals.clone())).collect();
             }
             Event::TrialStarted { index, trial } => {
-                self.running
-                    .insert(*index, Running { trial: trial.clone(), phase: None, since: now, step: None });
+                let trial = trial.clone();
+                let running = Running { trial, phase: None, since: now, step: None, used: None };
+                self.running.insert(*index, running);
             }
             Event::PhaseStarted { index, phase } => {
                 if let Some(running) = self.running.get_mut(index) {
@@ -111,9 +98,14 @@ impl Board {
                     running.step = None;
                 }
             }
+            Event::ModelUsed { index, used } => {
+                if let Some(running) = self.running.get_mut(index) {
+                    running.used = Some(*used);
+                }
+            }
             Event::TrialFinished { index, result } => {
                 self.running.remove(index);
-                self.finish(result);
+                self.finish(*index, result);
             }
             Event::TrialSkipped { index } => {
                 self.running.remove(index);
@@ -133,11 +125,11 @@ impl Board {
         let first = self.running.values_mut().take(trials);
         for running in first.filter(|running| running.phase == Some(Phase::Image)) {
             let log = directory.join(running.trial.to_string()).join("environment/build.txt");
-            running.step = last_line(&log);
+            running.step = causes::last_line(directory, &log);
         }
     }
 
-    fn finish(&mut self, result: &TrialResult) {
+    fn finish(&mut self, index: TrialIndex, result: &TrialResult) {
         match result.standing() {
             Standing::Completed => self.completed += 1,
             Standing::Failed => self.failed += 1,
@@ -147,16 +139,15 @@ impl Board {
         if let Some(error) = &result.error
             && result.standing() == Standing::Failed
         {
-            let has_files = self.kind == JobKind::Benchmark || !is_rollout(result, error.kind);
-            self.failed_with_files += u64::from(has_files);
-            if has_files && self.failures.len() < POINTED_FAILURES {
-                self.failures.push((trial_of(result), error.kind));
-            }
-            if let Some(cause) = self.causes.iter_mut().find(|cause| cause.error == *error) {
-                cause.trials += 1;
-            } else if self.causes.len() < KNOWN_CAUSES {
-                self.causes.push(FailedCause { error: error.clone(), trials: 1, has_files });
-            }
+            self.failed_causes.add(TrialCause::of_error(error), index, trial_of(result));
+        }
+        // Questions and rollouts have no tests that say more than the reward.
+        let is_tested = result.environment.is_some() && result.standing() == Standing::Completed;
+        if is_tested && result.is_solved() == Some(false) {
+            let trial = trial_of(result);
+            let cause = TrialCause::of_tests(&self.directory, &JobDir::new(&self.directory).trial(&trial));
+            let unknown = || TrialCause { kind: None, text: NO_OUTPUT.to_owned() };
+            self.unsolved_causes.add(cause.unwrap_or_else(unknown), index, trial);
         }
         if self.preserved.is_none()
             && let Some(environment) = &result.environment
@@ -168,9 +159,11 @@ impl Board {
         }
     }
 
-    /// Whether an earlier trial failed with the same error.
-    pub(crate) fn knows(&self, error: &TrialError) -> bool {
-        self.causes.iter().any(|cause| cause.error == *error)
+    /// The time until all trials have ended, if the rest takes as long as those of this run did; None before the first.
+    pub(crate) fn remaining(&self, now: Duration) -> Option<Duration> {
+        let done = self.completed + self.failed;
+        let left = self.total.saturating_sub(self.finished() + self.skipped);
+        (done > 0 && left > 0).then(|| now.mul_f64(left as f64 / done as f64))
     }
 
     /// The number of trials that need not run any more.
@@ -190,24 +183,6 @@ impl Board {
     pub(crate) fn trial_dir(&self, trial: &TrialId) -> PathBuf {
         shown(&self.directory).join(trial.to_string())
     }
-}
-
-/// Returns the last line of a log that is not empty.
-fn last_line(path: &Path) -> Option<String> {
-    const LONGEST_LINE: u64 = 4096;
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LINE))).ok()?;
-    let mut end = Vec::new();
-    file.take(LONGEST_LINE).read_to_end(&mut end).ok()?;
-    let end = String::from_utf8_lossy(&end);
-    end.lines().rev().map(first_line).find(|line| !line.is_empty())
-}
-
-/// Whether a failed trial is a model rollout, which has a row but no directory.
-fn is_rollout(result: &TrialResult, error: ErrorType) -> bool {
-    let of_rollouts = matches!(error, ErrorType::ModelFailed | ErrorType::InteractionFailed);
-    result.environment.is_none() && (result.reward.is_some() || of_rollouts)
 }
 
 /// The word for one trial.

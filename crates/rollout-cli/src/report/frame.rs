@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout::event::JobKind;
+use rollout::event::{JobKind, ModelProgress};
 
 use super::{
     board::{Board, Running},
@@ -17,8 +17,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The maximum width of the progress bar.
 const BAR_CHARS: usize = 30;
 
-/// The minimum width for showing the step of a build.
-const SHORTEST_STEP: usize = 10;
+/// The minimum width for showing the step of a build, or what an agent used of its model.
+const SHORTEST_DETAIL: usize = 8;
 
 /// Lines that are not trials: the bar, the metrics, and an empty line for messages above.
 const OTHER_ROWS: usize = 3;
@@ -58,8 +58,11 @@ fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<Strin
             let name = fit(&name, names_width);
             let line = format!("{spinner} {name:<names_width$}  {phase:<8}  {time:>7}");
             let room = width.saturating_sub(line.chars().count() + 2);
-            match &running.step {
-                Some(step) if room >= SHORTEST_STEP => format!("{line}  {}", paint(DIM, &fit(step, room))),
+            let detail = running.step.clone().or_else(|| running.used.as_ref().map(used));
+            match detail {
+                Some(detail) if room >= SHORTEST_DETAIL => {
+                    format!("{line}  {}", paint(DIM, &fit(&detail, room)))
+                }
                 _ => line,
             }
         })
@@ -81,9 +84,16 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
         counts.push((ODD, format!("{} skipped", board.skipped)));
     }
     let head = format!("{done}/{}", board.total);
-    let time = clock(now);
-    let text_width: usize =
-        head.len() + time.len() + 4 + counts.iter().map(|(_, text)| text.chars().count() + 3).sum::<usize>();
+    let mut time = clock(now);
+    let counts_width = counts.iter().map(|(_, text)| text.chars().count() + 3).sum::<usize>();
+    let mut text_width = head.len() + time.len() + 4 + counts_width;
+    if let Some(left) = board.remaining(now) {
+        let left = format!(", about {} left", rough(left));
+        if text_width + left.len() <= width {
+            text_width += left.len();
+            time.push_str(&left);
+        }
+    }
     let bar_width = width.saturating_sub(text_width).min(BAR_CHARS);
     let filled = match board.total {
         0 => 0,
@@ -96,6 +106,27 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
     );
     let counts: Vec<String> = counts.iter().map(|(style, text)| paint(*style, text)).collect();
     format!("{bar} {head} · {} · {time}", counts.join(" · "))
+}
+
+/// What an agent used of its model: `turn 12 · 34k tokens · $0.12`.
+fn used(used: &ModelProgress) -> String {
+    let tokens = used.input_tokens.saturating_add(used.output_tokens);
+    let tokens = match tokens {
+        0..1000 => tokens.to_string(),
+        1000..1_000_000 => format!("{}k", tokens / 1000),
+        _ => format!("{:.1}M", tokens as f64 / 1e6),
+    };
+    let cost = used.cost.filter(|cost| *cost > 0.0).map(|cost| format!(" · {}", dollars(cost)));
+    format!("turn {} · {tokens} tokens{}", used.turns, cost.unwrap_or_default())
+}
+
+/// An estimate, without digits that it does not have: `40s`, `12m`, `3h`.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{}s", seconds.div_ceil(10) * 10),
+        seconds @ 60..7200 => format!("{}m", seconds.div_ceil(60)),
+        seconds => format!("{}h", seconds.div_ceil(3600)),
+    }
 }
 
 /// Returns the current metrics of each agent, with the tokens and the cost of its model; None before the first of

@@ -6,7 +6,8 @@ use rollout::{
     benchmark::RolloutSummary,
     event::{Event, JobKind},
     name::TrialIndex,
-    result::{Standing, TrialError, TrialResult},
+    record::causes::TrialCause,
+    result::{Standing, TrialResult},
 };
 
 use super::{
@@ -63,12 +64,12 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
             paint(ODD, "↻"),
             name(*index, before),
             span(*delay_ms as f64 / 1000.0),
-            short(error),
+            TrialCause::of_error(error),
         )),
         Event::TrialFinished { result, .. } => {
             // Failures with the same cause are reported once.
-            let is_new = result.error.as_ref().is_some_and(|error| !before.knows(error));
-            let trouble = result.standing() == Standing::Failed && is_new;
+            let is_new = |error| !before.failed_causes.contains(&TrialCause::of_error(error));
+            let trouble = result.standing() == Standing::Failed && result.error.as_ref().is_some_and(is_new);
             (trouble || detail == Detail::Every).then(|| finished(result, before))
         }
         Event::TrialSkipped { index } => (detail == Detail::Every)
@@ -78,7 +79,10 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
             paint(ODD, "stopping:"),
             unit(before.kind),
         )),
-        Event::TrialStarted { .. } | Event::PhaseStarted { .. } | Event::JobFinished { .. } => None,
+        Event::TrialStarted { .. }
+        | Event::PhaseStarted { .. }
+        | Event::ModelUsed { .. }
+        | Event::JobFinished { .. } => None,
         Event::BenchmarkFinished { summary } => Some(benchmark(summary)),
     }
 }
@@ -123,9 +127,10 @@ fn finished(result: &TrialResult, before: &Board) -> String {
     let time = span(result.durations.total_sec);
     let outcome = match (result.standing(), result.reward, &result.error) {
         (Standing::Failed, _, Some(error)) => {
-            let why = match before.knows(error) {
+            let why = TrialCause::of_error(error);
+            let why = match before.failed_causes.contains(&why) {
                 true => format!("{} (same cause)", error.kind),
-                false => short(error),
+                false => why.to_string(),
             };
             return format!("{place} {} {trial}  {why}  {}", paint(BAD, "✗"), paint(DIM, &time));
         }
@@ -156,11 +161,6 @@ fn name(index: TrialIndex, board: &Board) -> String {
         Some(running) => board.name(&running.trial),
         None => format!("{} {}", unit(board.kind), index.0),
     }
-}
-
-/// Returns the kind of an error and the first line of its message.
-pub(crate) fn short(error: &TrialError) -> String {
-    format!("{}: {}", error.kind, clean(&error.message))
 }
 
 fn clean(message: &str) -> String {

@@ -28,7 +28,7 @@ use line::Detail;
 
 use crate::terminal::Mode;
 pub(crate) use summary::{columns, quoted};
-pub(crate) use table::{Align, lines as table};
+pub(crate) use table::{Align, lines as table, narrow};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Reporter {
         }
         let detail = if matches!(self.screen, Screen::Live { .. }) { Detail::Trouble } else { Detail::Every };
         let text = match event {
-            Event::JobFinished { result } => Some(summary::summary(result, &self.board)),
+            Event::JobFinished { result } => Some(summary::summary(result, &self.board, width())),
             _ => line::line(event, &self.board, detail),
         };
         self.board.apply(event, now);
@@ -217,6 +217,11 @@ impl Reporter {
 
 fn colored(text: &str, color: bool) -> String {
     if color { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() }
+}
+
+/// Returns the width of lines: that of the terminal, or no limit if stdout is a file or a pipe.
+pub(crate) fn width() -> usize {
+    if io::stdout().is_terminal() { terminal_size().0 } else { usize::MAX }
 }
 
 /// Returns the columns and rows of the terminal. One column is not used, because a full line wraps on some terminals.

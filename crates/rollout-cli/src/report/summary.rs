@@ -1,17 +1,18 @@
 //! The summary at the end of a job.
 
+use std::path::Path;
+
 use rollout::{
     config::JobMetric,
     event::JobKind,
-    result::{CallTotals, JobResult, Totals},
+    result::{CallTotals, EarlyStop, JobResult, Totals},
     stats::{Figures, PassPoint},
 };
 
 use super::{
     board::{Board, shown, unit},
-    line::short,
     table::{self, Align},
-    text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span},
+    text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span, wrap},
 };
 
 /// How many causes of failures are shown.
@@ -35,13 +36,13 @@ const COLUMNS: [(&str, Align); 11] = [
 ];
 
 /// Renders the results, the failures, the paths of the files, and the next commands.
-pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
+pub(crate) fn summary(result: &JobResult, board: &Board, width: usize) -> String {
     let mut lines = vec![String::new()];
-    lines.extend(results(result));
-    lines.extend(uncertainty(result));
+    lines.extend(results(result, width));
+    lines.extend(uncertainty(result, width));
     lines.extend(metrics(result, &board.metrics));
     lines.extend(model_calls(&result.totals.model_calls));
-    lines.extend(failures(result));
+    lines.extend(causes(board, width));
     lines.push(String::new());
     lines.push(outcome(result, board));
     lines.extend(stopped(result, board));
@@ -50,7 +51,11 @@ pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     lines.join("\n")
 }
 
-fn results(result: &JobResult) -> Vec<String> {
+/// The columns that give way on a narrow terminal, the first one first.
+const EXPENDABLE: [&str; 8] =
+    ["completed", "excluded", "time", "solved", "mean reward", "cost", "trials", "dataset"];
+
+fn results(result: &JobResult, width: usize) -> Vec<String> {
     let mut rows = vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec()];
     for (agent, dataset, totals) in &result.groups {
         rows.push(row(agent.as_str(), dataset.as_str(), totals));
@@ -58,7 +63,9 @@ fn results(result: &JobResult) -> Vec<String> {
     if result.groups.len() > 1 {
         rows.push(row("all", "", &result.totals));
     }
-    let mut lines = table::lines(&COLUMNS.map(|(_, align)| align), &rows);
+    let mut columns = COLUMNS.map(|(_, align)| align).to_vec();
+    table::narrow(&mut columns, &mut rows, width, &EXPENDABLE);
+    let mut lines = table::lines(&columns, &rows);
     lines[0] = paint(BOLD, &lines[0]);
     lines.extend(excluded(result));
     lines
@@ -127,14 +134,18 @@ fn excluded(result: &JobResult) -> Option<String> {
 
 /// Explains why the job stopped before all trials ran.
 fn stopped(result: &JobResult, board: &Board) -> Option<String> {
-    let stop = result.stopped.as_ref()?;
-    let trials = count(stop.failures, unit(board.kind));
+    let why = match result.stopped.as_ref()? {
+        EarlyStop::Failures { failures, .. } => {
+            format!("{} in a row failed with the same cause", count(*failures, unit(board.kind)))
+        }
+        EarlyStop::Budget { budget_usd, spent_usd } => {
+            let (spent, budget) = (dollars(*spent_usd), dollars(*budget_usd));
+            format!("{spent} of the budget of {budget} is spent, and another trial would pass it")
+        }
+    };
     let left = count(result.totals.skipped_trials, unit(board.kind));
     let were = if result.totals.skipped_trials == 1 { "was" } else { "were" };
-    Some(format!(
-        "{} {trials} in a row failed with the same cause, so {left} {were} not run",
-        paint(BAD, "stopped:")
-    ))
+    Some(format!("{} {why}, so {left} {were} not run", paint(BAD, "stopped:")))
 }
 
 /// Reports how many trials started their agent more than once.
@@ -148,7 +159,7 @@ fn restarts(result: &JobResult) -> Option<String> {
 }
 
 /// Renders confidence intervals, times and costs. Columns without any value are omitted.
-fn uncertainty(result: &JobResult) -> Vec<String> {
+fn uncertainty(result: &JobResult, width: usize) -> Vec<String> {
     let figures: Vec<_> = result
         .groups
         .iter()
@@ -176,6 +187,8 @@ fn uncertainty(result: &JobResult) -> Vec<String> {
     let mut columns = vec![Align::Left; 2];
     columns.resize(heading.len(), Align::Right);
     table.insert(0, heading);
+    let expendable = ["cost p90", "cost p50", "time p90", "time p50", "k", "pass^k", "dataset"];
+    table::narrow(&mut columns, &mut table, width, &expendable);
     let lines = table::lines(&columns, &table);
     std::iter::once(String::new()).chain(lines.iter().map(|line| paint(DIM, line))).collect()
 }
@@ -228,23 +241,42 @@ fn metrics(result: &JobResult, metrics: &[JobMetric]) -> Vec<String> {
     lines
 }
 
-fn failures(result: &JobResult) -> Vec<String> {
-    let mut rows = Vec::new();
-    for (agent, dataset, totals) in &result.groups {
-        for (kind, failed) in &totals.errors {
-            rows.push(vec![agent.to_string(), dataset.to_string(), failed.to_string(), kind.to_string()]);
+/// Names failed and unsolved trials by their most frequent causes, each with the command that shows the first of them.
+fn causes(board: &Board, width: usize) -> Vec<String> {
+    let kinds = [
+        (paint(BAD, "failed"), &board.failed_causes, "failed"),
+        (paint(ODD, "unsolved"), &board.unsolved_causes, "unsolved"),
+    ];
+    let mut lines = Vec::new();
+    for (title, causes, status) in kinds {
+        let mut shown = causes.most_frequent();
+        let rest = shown.split_off(SHOWN_CAUSES.min(shown.len()));
+        let more = rest.iter().map(|(_, group)| group.trials.len() as u64).sum::<u64>() + causes.others();
+        if shown.is_empty() {
+            continue;
+        }
+        lines.extend([String::new(), title]);
+        for (_, group) in shown {
+            let trials = count(group.trials.len() as u64, unit(board.kind));
+            let text = wrap(&format!("{trials}: {}", group.cause), width.saturating_sub(4));
+            let indents = std::iter::once("  ").chain(std::iter::repeat("    "));
+            lines.extend(indents.zip(text).map(|(indent, line)| format!("{indent}{line}")));
+            lines.extend(command(board, |dir| {
+                format!("rollout show {}", quoted(&dir.join(group.first.to_string())))
+            }));
+        }
+        if more > 0 {
+            lines.push(format!("  {} with other causes", count(more, unit(board.kind))));
+            lines.extend(command(board, |dir| format!("rollout list {} --status {status}", quoted(dir))));
         }
     }
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = vec![String::new(), paint(BAD, "failed")];
-    lines.extend(
-        table::lines(&[Align::Left, Align::Left, Align::Right, Align::Left], &rows)
-            .into_iter()
-            .map(|line| format!("  {line}")),
-    );
     lines
+}
+
+/// A command about the job; None if nothing is saved.
+fn command(board: &Board, text: impl FnOnce(&Path) -> String) -> Option<String> {
+    let is_saved = !board.directory.as_os_str().is_empty();
+    is_saved.then(|| paint(DIM, &format!("    {}", text(&shown(&board.directory)))))
 }
 
 fn outcome(result: &JobResult, board: &Board) -> String {
@@ -271,49 +303,31 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
     if board.kind == JobKind::Job {
         pointers.push(("results", directory.join("result.json").display().to_string()));
     }
-    for (trial, kind) in &board.failures {
-        let place = match board.kind {
-            JobKind::Job => board.trial_dir(trial).join("error.txt").display().to_string(),
-            JobKind::Benchmark => board.name(trial),
-        };
-        pointers.push(("failure", format!("{place}  {}", paint(DIM, kind.as_str()))));
-    }
-    let more = board.failed_with_files.saturating_sub(board.failures.len() as u64);
-    if more > 0 {
-        let whose = match board.kind {
-            JobKind::Job => "each with its error.txt",
-            JobKind::Benchmark => "each with its `error` in the results",
-        };
-        pointers.push(("", format!("and {more} more, {whose}")));
-    }
     if let Some(kept) = &board.preserved {
         pointers.push(("inspect", format!("rollout attach {}", quoted(&board.trial_dir(&kept.trial)))));
         if let Some(container) = &kept.container {
             pointers.push(("", format!("docker exec -it {container} bash")));
         }
     }
-    let causes = board.causes.iter().filter(|cause| !cause.has_files);
-    for cause in causes.clone().take(SHOWN_CAUSES) {
-        let trials = if cause.trials > 1 { format!("{} × ", cause.trials) } else { String::new() };
-        pointers.push(("failure", format!("{trials}{}", short(&cause.error))));
-    }
-    let more = causes.clone().skip(SHOWN_CAUSES).map(|cause| cause.trials).sum::<u64>();
-    if more > 0 {
-        pointers.push(("", format!("and {more} more, each with its `error` in its row")));
-    }
     if board.directory.as_os_str().is_empty() {
         return columns(&pointers);
     }
     let directory = quoted(&directory);
-    if result.stopped.is_some() {
-        pointers.push((
+    match &result.stopped {
+        Some(EarlyStop::Failures { .. }) => pointers.push((
             "continue",
             format!("fix the cause, then run `rollout resume {directory} --rerun error`"),
-        ));
-    } else if result.cancelled {
-        pointers.push(("continue", format!("rollout resume {directory}")));
-    } else if causes.count() > 0 {
-        pointers.push(("rerun", format!("rollout resume {directory} --rerun error")));
+        )),
+        Some(EarlyStop::Budget { .. }) => {
+            pointers.push(("continue", format!("rollout resume {directory} --budget USD")));
+        }
+        None if result.cancelled => {
+            pointers.push(("continue", format!("rollout resume {directory}")));
+        }
+        None if result.totals.failed_trials > 0 && board.kind == JobKind::Job => {
+            pointers.push(("rerun", format!("rollout resume {directory} --rerun error")));
+        }
+        None => {}
     }
     columns(&pointers)
 }
@@ -325,7 +339,7 @@ pub(crate) fn columns(lines: &[(&str, String)]) -> Vec<String> {
 }
 
 /// Quotes a path for a shell.
-pub(crate) fn quoted(path: &std::path::Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -9,7 +9,7 @@ use std::{
 
 use rollout::{
     config::JobMetric,
-    event::{Event, JobKind, Phase},
+    event::{Event, JobKind, ModelProgress, Phase},
     name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
     result::{
         CallTotals, Durations, EnvironmentRecord, ErrorType, JobResult, Standing, Timestamps, Totals,
@@ -56,6 +56,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         environment: None,
         tries: 1,
         agent_starts: 1,
+        regraded: None,
         survivors: Vec::new(),
         tampering: Vec::new(),
         notes: Vec::new(),
@@ -126,6 +127,7 @@ fn a_job() -> Vec<Event> {
         network: "host".into(),
         enforced: serde_json::json!({}),
         preserved: Some("/state/ab12".into()),
+        preserved_services: Default::default(),
     });
     let started =
         |index, trial: &TrialId| Event::TrialStarted { index: TrialIndex(index), trial: trial.clone() };
@@ -244,9 +246,9 @@ fn a_pipe_gets_a_line_for_every_event_and_a_summary() {
     results in jobs/my-eval
     warning: memory limits are not enforced here
     [1/5] ✓ oracle/quickstart/hello__1  reward 1  2.1s
-    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
+    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left — on device
     [2/5] ○ shell/quickstart/hello__1  reward 0  2.1s
-    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
+    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & <oops> — x  2.1s
     stopping: cleaning up running trials; press Ctrl-C again to stop immediately
     – shell/quickstart/sort__2  skipped
 
@@ -264,11 +266,15 @@ fn a_pipe_gets_a_line_for_every_event_and_a_summary() {
     shell       0    1
 
     failed
-      shell  quickstart  1  agent_execution_failed
+      1 trial: agent_execution_failed: exit code 3 & <oops> — x
+        rollout show jobs/my-eval/shell/quickstart/sort__1
+
+    unsolved
+      1 trial: the tests printed nothing
+        rollout show jobs/my-eval/shell/quickstart/hello__1
 
     cancelled. 5 trials in 1m 01s: 2 completed, 1 failed, 2 skipped
     results   jobs/my-eval/result.json
-    failure   jobs/my-eval/shell/quickstart/sort__1/error.txt  agent_execution_failed
     inspect   rollout attach jobs/my-eval/shell/quickstart/hello__1
     continue  rollout resume jobs/my-eval
     ");
@@ -332,8 +338,6 @@ fn failed_trials_count_and_unknown_figures_are_a_dash() {
     insta::assert_snapshot!(summary(&kinds, 0, 0), @"
     agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
     shell  set          10          1       9         0       1      10.0%          0.1     —  0.0s
-    failed
-      shell  set  9  agent_execution_failed
     10 trials in 5.0s: 1 completed, 9 failed
     results  result.json
     ");
@@ -342,10 +346,6 @@ fn failed_trials_count_and_unknown_figures_are_a_dash() {
     agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
     shell  set          12          1      11         2       1      10.0%          0.1     —  0.0s
     excluded from the pass rate: 1 infrastructure failure, 1 task failure
-    failed
-      shell  set  9  agent_execution_failed
-      shell  set  1  environment_start_failed
-      shell  set  1  task_invalid
     12 trials in 5.0s: 1 completed, 11 failed
     restarted: 1 trial started the agent more than once, because an earlier try failed; see `agent_starts` in result.json
     results  result.json
@@ -403,8 +403,8 @@ fn a_live_display_prints_only_failures_above_itself() {
     my-eval: 5 trials, 2 at a time, on native
     results in jobs/my-eval
     warning: memory limits are not enforced here
-    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
-    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
+    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left — on device
+    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & <oops> — x  2.1s
     stopping: cleaning up running trials; press Ctrl-C again to stop immediately
     ");
 }
@@ -426,7 +426,7 @@ fn the_live_display_shows_running_trials_counts_and_metrics() {
     insta::assert_snapshot!(drawn(&board, 31, 90, 24), @"
     ⠋ shell · sort · attempt 2                      execute      0:04
     ⠋ oracle · a-task-with-a-long-name · attempt 1  queue        0:01
-    ━━━━━━━━━━━━━━━━━━──────────── 3/5 · 2 completed · 1 failed · 0:31
+    ━━━━━━━━━━━━━━━━━━──────────── 3/5 · 2 completed · 1 failed · 0:31, about 20s left
     oracle mean 1 max 1 · shell mean 0 max 0
     ");
     insta::assert_snapshot!(drawn(&board, 31, 48, 24), @"
@@ -435,6 +435,19 @@ fn the_live_display_shows_running_trials_counts_and_metrics() {
     ━━━━━━━───── 3/5 · 2 completed · 1 failed · 0:31
     oracle mean 1 max 1 · shell mean 0 max 0
     ");
+}
+
+#[test]
+fn a_running_agent_shows_what_it_used_of_its_model() {
+    let mut board = Board { total: 1, ..Board::default() };
+    let trial = trial("codex", "hello", 1);
+    let index = TrialIndex(0);
+    board.apply(&Event::TrialStarted { index, trial }, Duration::ZERO);
+    board.apply(&Event::PhaseStarted { index, phase: Phase::Execute }, Duration::ZERO);
+    let used = ModelProgress { turns: 12, input_tokens: 34_567, output_tokens: 890, cost: Some(0.125) };
+    board.apply(&Event::ModelUsed { index, used }, Duration::from_secs(5));
+    insta::assert_snapshot!(drawn(&board, 70, 80, 24).lines().next().unwrap(), @"⠋ codex · hello · attempt 1  execute      1:10  turn 12 · 35k tokens · $0.12");
+    insta::assert_snapshot!(drawn(&board, 70, 60, 24).lines().next().unwrap(), @"⠋ codex · hello · attempt 1  execute      1:10  turn 12 · 3…");
 }
 
 #[test]
@@ -449,7 +462,7 @@ fn a_build_or_pull_shows_the_last_line_of_its_log() {
     board.apply(&Event::TrialStarted { index: TrialIndex(0), trial }, Duration::ZERO);
     board.apply(&Event::PhaseStarted { index: TrialIndex(0), phase: Phase::Image }, Duration::ZERO);
     board.look_at_images(24);
-    insta::assert_snapshot!(drawn(&board, 70, 66, 24).lines().next().unwrap(), @"⠋ oracle · hello · attempt 1  image        1:10  #5 Unpacking [2J…");
+    insta::assert_snapshot!(drawn(&board, 70, 66, 24).lines().next().unwrap(), @"⠋ oracle · hello · attempt 1  image        1:10  #5 Unpacking pyt…");
     insta::assert_snapshot!(drawn(&board, 70, 48, 24).lines().next().unwrap(), @"⠋ oracle · hello · attemp…  image        1:10");
     board.apply(&Event::PhaseStarted { index: TrialIndex(0), phase: Phase::Start }, Duration::ZERO);
     board.look_at_images(24);
@@ -504,11 +517,9 @@ fn nothing_completed_is_a_dash_not_a_zero() {
     metrics  mean  max
     shell       —    —
 
-    failed
-      shell  quickstart  2  agent_execution_failed
-
     2 trials in 5.0s: 0 completed, 2 failed
     results  jobs/my-eval/result.json
+    rerun    rollout resume jobs/my-eval --rerun error
     ");
 }
 
@@ -528,7 +539,7 @@ fn junit_has_a_suite_per_agent_and_dataset_and_holds_any_message() {
           <failure type="reward" message="reward 0"/>
         </testcase>
         <testcase classname="shell/quickstart" name="sort__1" time="2.100">
-          <error type="agent_execution_failed" message="exit code 3 &amp; [31m&lt;oops&gt;">exit code 3 &amp; �[31m&lt;oops&gt;
+          <error type="agent_execution_failed" message="exit code 3 &amp; &lt;oops&gt;">exit code 3 &amp; �[31m&lt;oops&gt;
     last lines:
       x</error>
         </testcase>

@@ -22,8 +22,9 @@ async fn containers(args: &Clean, engine: &Engine) -> Result<(Vec<Row>, Vec<Stri
     if args.preserved && !args.dry_run {
         engine.remove_containers(preserved.iter().map(|kept| &kept.name)).await?;
     }
+    let shared = engine.sweep_shared(args.dry_run).await?;
     let row = |fate, number: usize, what| Row { fate, what, some: number > 0, size: None };
-    let rows = vec![
+    let mut rows = vec![
         row(Fate::Goes, dead.len(), count(dead.len() as u64, "container") + " of ended runs"),
         row(Fate::Stays, running.len(), count(running.len() as u64, "container") + " of running jobs"),
         row(
@@ -32,6 +33,10 @@ async fn containers(args: &Clean, engine: &Engine) -> Result<(Vec<Row>, Vec<Stri
             count(preserved.len() as u64, "preserved container"),
         ),
     ];
+    if !shared.is_empty() {
+        let what = format!("{} networks and volumes", shared.len());
+        rows.push(row(Fate::Goes, shared.len(), what + " of ended runs"));
+    }
     let preserved = preserved.into_iter().filter(|_| args.preserved);
     Ok((rows, dead.into_iter().chain(preserved).map(|leftover| leftover.name).collect()))
 }

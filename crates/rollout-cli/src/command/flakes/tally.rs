@@ -18,44 +18,44 @@ const EVIDENCE: usize = 3;
 
 /// The planned tasks of the oracle and nop, by dataset and name.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) tasks: BTreeMap<(String, String), Task>,
+pub(crate) struct Tally {
+    pub(crate) tasks: BTreeMap<(String, String), Task>,
     /// Trials of both agents that have no result.
-    pub(super) unfinished: u64,
+    pub(crate) unfinished: u64,
 }
 
 /// The results of a task.
 #[derive(Debug, Default)]
-pub(super) struct Task {
-    pub(super) oracle: Attempts,
-    pub(super) nop: Attempts,
+pub(crate) struct Task {
+    pub(crate) oracle: Attempts,
+    pub(crate) nop: Attempts,
     /// The task has no solution for the oracle.
-    pub(super) no_solution: bool,
+    pub(crate) no_solution: bool,
     /// At least one trial had an environment.
-    pub(super) ran: bool,
+    pub(crate) ran: bool,
 }
 
 /// The attempts of one agent.
 #[derive(Debug, Default)]
-pub(super) struct Attempts {
-    pub(super) passes: u64,
-    pub(super) attempts: u64,
-    pub(super) errors: BTreeMap<ErrorType, u64>,
+pub(crate) struct Attempts {
+    pub(crate) passes: u64,
+    pub(crate) attempts: u64,
+    pub(crate) errors: BTreeMap<ErrorType, u64>,
     /// The first trials with an unexpected outcome.
-    pub(super) evidence: Vec<Evidence>,
+    pub(crate) evidence: Vec<Evidence>,
 }
 
 /// A trial with an unexpected outcome.
 #[derive(Debug)]
-pub(super) struct Evidence {
-    pub(super) trial: TrialId,
-    pub(super) reward: Option<f64>,
-    pub(super) error: Option<(ErrorType, String)>,
+pub(crate) struct Evidence {
+    pub(crate) trial: TrialId,
+    pub(crate) reward: Option<f64>,
+    pub(crate) error: Option<(ErrorType, String)>,
 }
 
 impl Tally {
     /// Reads the trials of a job. Returns None if the oracle and nop have no finished trial.
-    pub(super) fn read(job: &SavedJob) -> Result<Option<Self>, SavedError> {
+    pub(crate) fn read(job: &SavedJob) -> Result<Option<Self>, SavedError> {
         let planned_tasks = &job.header().tasks;
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
         let tasks = planned_tasks.iter().map(|task| (key(task), Task::default())).collect();
