@@ -51,6 +51,11 @@ impl TestEngine {
         Self { host: variable("ROLLOUT_TEST_PODMAN_HOST") }
     }
 
+    /// The engine at an address, in the form of `DOCKER_HOST`.
+    pub(crate) fn at(host: String) -> Self {
+        Self { host }
+    }
+
     /// Its address, in the form of `DOCKER_HOST`.
     pub fn host(&self) -> &str {
         &self.host

@@ -151,6 +151,8 @@ impl LargeJob {
             pins: Default::default(),
             selection: None,
             dataset_sizes: Default::default(),
+            regrade: None,
+            imported: None,
             tasks: (0..trials / ATTEMPTS).map(task).collect(),
         };
         let config = json!({"name": "job", "agents": [{"name": "agent", "model": {"name": "scripted"}}]});

@@ -2,6 +2,10 @@
 //! environment that does nothing, a scripted [model server](ModelServer), and the [`mod@conformance`] suite
 //! that every provider must pass.
 
+mod api_fault;
+mod browser;
+mod clouds;
+mod cluster;
 mod command;
 pub mod conformance;
 mod docker;
@@ -9,11 +13,13 @@ mod gate;
 mod hub;
 mod idle;
 mod job;
+mod kubernetes;
 mod large;
 mod leftover;
 mod library;
 mod model;
 mod npm;
+mod piped;
 mod process;
 mod python;
 mod repo;
@@ -27,12 +33,16 @@ mod timeless;
 mod user;
 mod variable;
 
+pub use api_fault::{ApiFault, ApiTrouble};
+pub use browser::{Browser, raw_request};
+pub use cluster::{ClusterNamespace, StoppedPart, TestCluster};
 pub use command::{Running, finished_trials, link_program};
 pub use docker::{Holdings, OwnEngine, TestEngine};
 pub use gate::{Arrival, Gate};
 pub use hub::{Fault, HubServer, Trouble};
 pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Binary, Finished, TestJob};
+pub use kubernetes::{ApiCalls, KubernetesServer, PodFault};
 pub use large::{LargeJob, Measured, READERS};
 pub use leftover::{processes_and_mounts_below, runs_in, until};
 pub use library::{Library, Started};

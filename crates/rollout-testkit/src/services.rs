@@ -30,19 +30,29 @@ impl TestRegistry {
         self.login.split_once(':').expect("a login is a user and a password").1
     }
 
+    /// Its host and port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Writes a client configuration with the login into a directory for `DOCKER_CONFIG`.
     pub fn write_login(&self, dir: &Path) {
-        self.write(dir, &self.login);
+        self.write(dir, &self.address, &self.login);
+    }
+
+    /// The same for another address of the registry.
+    pub fn write_login_for(&self, dir: &Path, address: &str) {
+        self.write(dir, address, &self.login);
     }
 
     /// The same with this password instead of the right one.
     pub fn write_wrong_login(&self, dir: &Path, password: &str) {
-        self.write(dir, &format!("tester:{password}"));
+        self.write(dir, &self.address, &format!("tester:{password}"));
     }
 
-    fn write(&self, dir: &Path, login: &str) {
+    fn write(&self, dir: &Path, address: &str, login: &str) {
         fs::create_dir_all(dir).expect("make a directory for the client's configuration");
-        let config = json!({"auths": {&self.address: {"auth": BASE64_STANDARD.encode(login)}}});
+        let config = json!({"auths": {address: {"auth": BASE64_STANDARD.encode(login)}}});
         fs::write(dir.join("config.json"), config.to_string()).expect("write the client's configuration");
     }
 

@@ -46,6 +46,10 @@ pub enum Ability {
     LimitCpus,
     /// Enforces memory limits; otherwise a note of the provider says so.
     LimitMemory,
+    /// Stores environments as images, for `cache_agent_install`; otherwise a note of the provider says so.
+    Snapshots,
+    /// Opens a terminal in an environment, for `rollout attach`; otherwise a note of the provider says so.
+    Terminals,
     /// Enforces the limit on processes, `pids` in its configuration; otherwise a note of the provider says so.
     LimitProcesses,
 }

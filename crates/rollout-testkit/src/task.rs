@@ -8,12 +8,13 @@ pub struct TestTask {
     pub(crate) name: String,
     files: Vec<(String, String)>,
     removed: Vec<String>,
+    executable: bool,
 }
 
 impl TestTask {
     /// A complete task with this name.
     pub fn new(name: &str) -> Self {
-        let task = Self { name: name.to_owned(), files: Vec::new(), removed: Vec::new() };
+        let task = Self { name: name.to_owned(), files: Vec::new(), removed: Vec::new(), executable: true };
         task.file("instruction.md", "Create the file /app/done.\n")
             .file("task.toml", "version = \"1.0\"\n")
             .file("environment/Dockerfile", "FROM test\nWORKDIR /app\n")
@@ -35,6 +36,12 @@ impl TestTask {
     /// Removes a file.
     pub fn without(mut self, path: &str) -> Self {
         self.removed.push(path.to_owned());
+        self
+    }
+
+    /// Writes scripts without the permission to execute them.
+    pub fn without_execute_bits(mut self) -> Self {
+        self.executable = false;
         self
     }
 
@@ -79,7 +86,7 @@ impl TestTask {
             fs::create_dir_all(path.parent().expect("a file of a task has a parent"))
                 .expect("make a task directory");
             fs::write(&path, content).expect("write a task file");
-            if path.extension().is_some_and(|extension| extension == "sh") {
+            if self.executable && path.extension().is_some_and(|extension| extension == "sh") {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                     .expect("make a script executable");
             }

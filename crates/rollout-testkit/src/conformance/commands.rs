@@ -9,7 +9,7 @@ use rollout::{
     record::{log::LogWriter, redact::Redactor},
 };
 
-use super::{Suite, suite::on_terminal};
+use super::{Ability, Suite, suite::on_terminal};
 use crate::TestTask;
 
 pub fn codes_and_signals_are_distinguished(suite: &Suite) {
@@ -157,6 +157,9 @@ pub fn commands_run_side_by_side(suite: &Suite) {
 }
 
 pub fn a_user_can_open_a_terminal(suite: &Suite) {
+    if suite.lacks(Ability::Terminals) {
+        return;
+    }
     suite.inside(TestTask::new("task"), async |inside| {
         let script =
             "[ -t 0 ] && [ -t 1 ] && read -r line && echo got $line in $PWD on ${TERM:-nothing}; exit 3";

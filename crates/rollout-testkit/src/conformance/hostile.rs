@@ -180,6 +180,9 @@ pub fn nothing_in_the_job_directory_belongs_to_others_or_has_special_bits(suite:
 pub fn a_flood_of_output_without_a_newline_is_cut_and_counted_in_little_memory(suite: &Suite) {
     let full = std::env::var_os("ROLLOUT_TEST_FULL").is_some();
     let bytes: u64 = if full { 1 << 30 } else { 200 << 20 };
+    // A first job loads the program and its connections into memory, which depends on the build and the provider.
+    suite.job().task(TestTask::new("task")).script("touch /app/done").run().expect(0);
+    let before = peak_memory_mb();
     let job = suite
         .job()
         .task(TestTask::new("task"))
@@ -189,8 +192,8 @@ pub fn a_flood_of_output_without_a_newline_is_cut_and_counted_in_little_memory(s
     let path = job.dir().join("agent/set/task__1/command/stdout.txt");
     let size = fs::metadata(&path).unwrap().len();
     assert!((64 << 20..65 << 20).contains(&size), "{size} bytes are kept");
-    let peak = peak_memory_mb();
-    assert!(peak < 100, "{peak} MB at the peak");
+    let grown = peak_memory_mb() - before;
+    assert!(grown < 40, "{grown} MB more at the peak than the {before} MB of a job without output");
     let text = fs::read(&path).unwrap();
     let end = String::from_utf8_lossy(&text[text.len() - 200..]).into_owned();
     assert!(end.contains(&format!("{} more bytes were dropped", bytes - (64 << 20))), "{end:?}");

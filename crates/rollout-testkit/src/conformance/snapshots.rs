@@ -131,7 +131,8 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
         let (plan, provider) = job.connect().await;
         let task = plan.tasks()[0].container().unwrap();
         let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
-        let image = provider.prepare(task.image_request(origin, false, &log)).await.unwrap();
+        let image =
+            provider.prepare(task.image_request(task.compose.as_deref(), origin, false, &log)).await.unwrap();
         assert!(provider.snapshot(&key).await.unwrap().is_none());
         let mut start = image.clone();
         for (round, expected) in [("first", "absent"), ("second", "first"), ("third", "first")] {

@@ -122,7 +122,7 @@ async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
     let scratch = tempfile::tempdir().expect("make a temporary directory");
     let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
     let log = scratch.path().join("build.txt");
-    let request = task.image_request(origin, false, &log);
+    let request = task.image_request(task.compose.as_deref(), origin, false, &log);
     let image = provider.prepare(request).await.expect("prepare the image");
     let spec = EnvironmentSpec {
         cpus: Some(Cpus { millis: 1000 }),

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 /// Pushes a folder twice and reads it back, with the package that people use.
 const CLIENT: &str = r#"
 import json, os, sys, tempfile
-told = json.load(sys.stdin)
-os.environ.update(HF_ENDPOINT=told["url"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
+reported = json.load(sys.stdin)
+os.environ.update(HF_ENDPOINT=reported["url"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   HF_HUB_DISABLE_TELEMETRY="1", HF_HOME=tempfile.mkdtemp())
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-api = HfApi(token=told["token"])
+api = HfApi(token=reported["token"])
 found = {"name": api.whoami()["name"]}
 repo = api.create_repo("tester/data", repo_type="dataset", private=True)
 found["repo"] = repo.repo_id
@@ -25,9 +25,9 @@ for name, content in files.items():
 push = lambda: api.upload_folder(repo_id="tester/data", repo_type="dataset", folder_path=folder, commit_message="push")
 first, second = push(), push()
 found["again"] = first.oid == second.oid
-one = hf_hub_download("tester/data", "large.bin", repo_type="dataset", token=told["token"])
+one = hf_hub_download("tester/data", "large.bin", repo_type="dataset", token=reported["token"])
 found["large"] = open(one, "rb").read() == files["large.bin"]
-there = snapshot_download("tester/data", repo_type="dataset", token=told["token"])
+there = snapshot_download("tester/data", repo_type="dataset", token=reported["token"])
 found["all"] = all(open(os.path.join(there, name), "rb").read() == content for name, content in files.items())
 found["private"] = api.repo_info("tester/data", repo_type="dataset").private
 found["names"] = sorted(api.list_repo_files("tester/data", repo_type="dataset"))
@@ -40,8 +40,8 @@ print(json.dumps(found, sort_keys=True))
 
 #[track_caller]
 fn check(server: &HubServer) {
-    let told = json!({"url": server.url(), "token": HubServer::TOKEN});
-    let found: Value = Python::new().run(CLIENT, &told.to_string()).parse().expect("it prints JSON");
+    let reported = json!({"url": server.url(), "token": HubServer::TOKEN});
+    let found: Value = Python::new().run(CLIENT, &reported.to_string()).parse().expect("it prints JSON");
     let names =
         [".gitattributes", "README.md", "a.csv", "empty", "large.bin", "sub/ü.jsonl", "table.parquet"];
     let expected = json!({

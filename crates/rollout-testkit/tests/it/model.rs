@@ -513,8 +513,8 @@ async fn the_named_scripts_play_their_parts() {
 
     let guess = ModelServer::start(Script::guess());
     assert_eq!(text(&guess, json!([user("Guess my number.")])).await, "50");
-    let told = json!([user("Guess."), assistant("50"), user("higher"), assistant("75"), user("Lower!")]);
-    assert_eq!(text(&guess, told).await, "62");
+    let reported = json!([user("Guess."), assistant("50"), user("higher"), assistant("75"), user("Lower!")]);
+    assert_eq!(text(&guess, reported).await, "62");
 
     let judge = ModelServer::start(Script::judge());
     let asked = |truth: &str, response: &str| {

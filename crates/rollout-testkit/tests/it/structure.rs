@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The crates from the bottom up. A crate depends only on those before it.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "rollout-core",
     "rollout-settings",
     "rollout-guest",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 13] = [
     "rollout-gateway",
     "rollout",
     "rollout-tools",
+    "rollout-view",
     "rollout-testkit",
     "rollout-cli",
 ];

@@ -1,0 +1,193 @@
+//! A Kubernetes API server on loopback whose pods run in native sandboxes.
+//!
+//! It implements the part of the protocol that a pod per trial needs: objects with versions, lists, watches, deletion
+//! with grace periods, garbage collection by owner, quotas, events, and attach and exec over WebSockets. All images are
+//! the host's programs, and all containers of a pod share one root file system. Pods are never restarted.
+
+mod api;
+mod attach;
+mod calls;
+mod container;
+mod delete;
+mod faults;
+mod kubelet;
+mod pod_status;
+mod query;
+mod refusal;
+mod resource;
+mod selector;
+mod serve;
+mod state;
+mod store;
+mod watch;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+pub use self::{calls::ApiCalls, faults::PodFault};
+use self::{state::ClusterState, store::Key};
+use crate::ApiFault;
+
+/// An API server at a free port, with its own threads. It runs until it is dropped, and its pods end with it.
+pub struct KubernetesServer {
+    url: String,
+    cluster: Arc<ClusterState>,
+    dir: TempDir,
+    running: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KubernetesServer {
+    /// Starts a cluster with the namespace `default` and no pods. `helper` is an executable that calls
+    /// [`helper_main`](rollout_sandbox::helper_main), such as the command itself.
+    ///
+    /// # Panics
+    ///
+    /// If the sandboxes cannot be used on this machine.
+    pub fn start(helper: impl Into<PathBuf>) -> Self {
+        Self::start_at(helper, 0)
+    }
+
+    /// The same at a port.
+    ///
+    /// # Panics
+    ///
+    /// If the sandboxes cannot be used on this machine, or the port is in use.
+    pub fn start_at(helper: impl Into<PathBuf>, port: u16) -> Self {
+        let dir = TempDir::with_prefix("kubernetes-").expect("make a directory for the cluster");
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen on loopback");
+        listener.set_nonblocking(true).expect("listen without blocking");
+        let url = format!("http://{}", listener.local_addr().expect("a listener has an address"));
+        let (running, dropped) = oneshot::channel();
+        let (sender, started) = mpsc::channel();
+        let (helper, state_dir) = (helper.into(), dir.path().join("state"));
+        let thread = std::thread::spawn(move || serve::run(listener, helper, state_dir, &sender, dropped));
+        let cluster = started.recv().expect("the server starts");
+        let server = Self { url, cluster, dir, running: Some(running), thread: Some(thread) };
+        fs::write(server.kubeconfig(), server.config().to_string()).expect("write the configuration");
+        server
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A configuration for clients.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("kubeconfig")
+    }
+
+    fn config(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "loopback", "cluster": {"server": self.url}}],
+            "users": [{"name": "tester", "user": {"token": "loopback"}}],
+            "contexts": [{"name": "loopback", "context": {"cluster": "loopback", "user": "tester"}}],
+            "current-context": "loopback",
+        })
+    }
+
+    /// Adds a file of the host to the images whose names contain a text, at an absolute path inside. Pods that are
+    /// created later have it.
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be copied.
+    #[track_caller]
+    pub fn add_image_file(&self, image: &str, path: &str, source: &Path) {
+        self.cluster.add_image_file(image, path, source).expect("copy a file into an image");
+    }
+
+    /// Adds a fault of requests. Faults of the same requests happen one after the other.
+    pub fn fault(&self, fault: ApiFault) {
+        self.cluster.lock().api_faults.push(fault);
+    }
+
+    /// Adds a fault of each pod whose name contains a text, from its creation on.
+    pub fn pod_fault(&self, name: &str, fault: PodFault) {
+        self.cluster.lock().pod_faults.push((name.to_owned(), fault));
+    }
+
+    /// Removes all faults.
+    pub fn heal(&self) {
+        let mut state = self.cluster.lock();
+        state.api_faults.clear();
+        state.pod_faults.clear();
+    }
+
+    /// The number of requests so far.
+    pub fn calls(&self) -> ApiCalls {
+        self.cluster.lock().calls.clone()
+    }
+
+    /// The current objects of a kind, such as `pods`, of all namespaces.
+    pub fn objects(&self, plural: &str) -> Vec<Value> {
+        self.cluster.lock().store.all(plural).map(|object| Value::clone(object)).collect()
+    }
+
+    /// The largest number of pods that ran at the same time.
+    pub fn most_running(&self) -> usize {
+        self.cluster.lock().most_running
+    }
+
+    /// Allows this many pods in a namespace.
+    pub fn limit_pods(&self, namespace: &str, pods: usize) {
+        let quota = json!({
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "pods", "namespace": namespace},
+            "spec": {"hard": {"pods": pods.to_string()}},
+        });
+        self.cluster.lock().put_new(Key::new("resourcequotas", namespace, "pods"), quota);
+    }
+
+    /// Evicts a pod, as a node without free disk space does. Returns whether there is such a pod.
+    pub fn evict(&self, namespace: &str, pod: &str) -> bool {
+        let message = "The node was low on resource: ephemeral-storage.".to_owned();
+        self.cluster.order(namespace, pod, kubelet::Order::Evict(message))
+    }
+
+    /// Kills a pod's processes as the kernel does when their memory is used up. Returns whether there is such a pod.
+    pub fn kill_out_of_memory(&self, namespace: &str, pod: &str) -> bool {
+        self.cluster.order(namespace, pod, kubelet::Order::OutOfMemory)
+    }
+
+    /// Loses the node of a pod: its connections break, and it stays `Terminating` until it is deleted by force. Returns
+    /// whether there is such a pod.
+    pub fn lose_node(&self, namespace: &str, pod: &str) -> bool {
+        self.cluster.order(namespace, pod, kubelet::Order::LoseNode)
+    }
+
+    /// Forgets the history of objects: clients that continue a watch from an earlier version get 410 Gone. Open watches
+    /// end.
+    pub fn compact(&self) {
+        self.cluster.lock().store.compact();
+        self.break_connections();
+    }
+
+    /// Cuts all open watches and streams, as a restart of the API server does.
+    pub fn break_connections(&self) {
+        self.cluster.breaks.send_modify(|count| *count += 1);
+    }
+}
+
+impl Drop for KubernetesServer {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed; a second one would hide the test's own failure.
+            let _ = thread.join();
+        }
+    }
+}
