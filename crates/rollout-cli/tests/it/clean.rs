@@ -302,16 +302,16 @@ fn a_disk_with_little_room_is_told_once_when_a_job_starts() {
     let output = command.output().unwrap();
     let _ = Command::new("umount").arg(&jobs).status();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Vec<String> = String::from_utf8(output.stdout)
+    let reported: Vec<String> = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
         .map(|line| line.parse::<Value>().unwrap())
         .filter(|event| event["event"] == "warning" && event["message"].to_string().contains("jobs/job"))
         .map(|event| event["message"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("of 64.0 MiB free"), "{told:?}");
-    assert!(told[0].ends_with("`rollout clean --images --cache` frees space"), "{told:?}");
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(reported[0].contains("of 64.0 MiB free"), "{reported:?}");
+    assert!(reported[0].ends_with("`rollout clean --images --cache` frees space"), "{reported:?}");
 }
 
 fn mount(arguments: &[&str], target: &Path) {

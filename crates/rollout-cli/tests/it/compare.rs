@@ -45,8 +45,8 @@ fn agents_of_a_job_are_compared_task_by_task() {
         .agent(json!({"name": "better", "execute": solves("2|3|4|5|6")}))
         .agent(json!({"name": "broken", "execute": format!("{}; grep -q 6 \"/tmp/instruction.md\" && exit 3; true", solves("1|2|3"))}));
     job.run().expect(1);
-    let told = job.rollout(&["compare", "jobs/job"]).expect(0);
-    insta::assert_snapshot!(shown(&told.stdout()), @"
+    let reported = job.rollout(&["compare", "jobs/job"]).expect(0);
+    insta::assert_snapshot!(shown(&reported.stdout()), @"
             tasks  trials  failed  excluded  pass rate         95%  mean reward
     agent       6       6       0         0      50.0%  18.8–81.2%          0.5
     better      6       6       0         0      83.3%  43.6–97.0%        0.833
@@ -70,12 +70,12 @@ fn agents_of_a_job_are_compared_task_by_task() {
     let two = [
         "compare", "jobs/job", "--agent", "better", "--agent", "agent", "--output", "json", "--svg", "a.svg",
     ];
-    let told: Value = serde_json::from_str(&job.rollout(&two).expect(0).stdout()).unwrap();
+    let reported: Value = serde_json::from_str(&job.rollout(&two).expect(0).stdout()).unwrap();
     assert_eq!(
-        told["sides"].as_array().unwrap().iter().map(|side| &side["name"]).collect::<Vec<_>>(),
+        reported["sides"].as_array().unwrap().iter().map(|side| &side["name"]).collect::<Vec<_>>(),
         ["better", "agent"]
     );
-    let contrast = &told["contrasts"][0];
+    let contrast = &reported["contrasts"][0];
     assert_eq!((&contrast["baseline"], &contrast["tasks_in_both"]), (&json!("better"), &json!(6)));
     let excluded = &contrast["failed_excluded"];
     assert_eq!(excluded["mcnemar"], json!({"only_baseline": 3, "only_other": 1, "p": 0.625}));
@@ -114,8 +114,8 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
     fs::remove_dir_all(job.root().join("set/t6")).unwrap();
     let job = job.set("n_attempts", json!(1)).set("timeout_multiplier", json!(2.0));
     job.run().expect(0);
-    let told = job.rollout(&["compare", "jobs/before", "jobs/job"]).expect(0);
-    insta::assert_snapshot!(shown(&told.stdout()), @"
+    let reported = job.rollout(&["compare", "jobs/before", "jobs/job"]).expect(0);
+    insta::assert_snapshot!(shown(&reported.stdout()), @"
                        tasks  trials  failed  excluded  pass rate         95%  mean reward
     jobs/before/agent      6      12       0         0      33.3%  13.8–60.9%        0.333
     jobs/job/agent         5       5       0         0      40.0%  11.8–76.9%          0.4
@@ -146,10 +146,10 @@ fn a_job_that_is_not_finished_is_told() {
     let of_other = |line: &&str| line.contains("\"agent_name\":\"other\"");
     let kept = text.lines().filter(|line| !of_other(line) || line.contains("\"task_name\":\"t1\""));
     fs::write(&journal, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
-    let told = job.rollout(&["compare", "jobs/job"]).expect(0).stdout();
-    assert!(told.contains("warning: other: 10 of 12 trials of other have no result"), "{told}");
-    let told = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0).stdout();
-    let side = &serde_json::from_str::<Value>(&told).unwrap()["sides"][1];
+    let reported = job.rollout(&["compare", "jobs/job"]).expect(0).stdout();
+    assert!(reported.contains("warning: other: 10 of 12 trials of other have no result"), "{reported}");
+    let reported = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0).stdout();
+    let side = &serde_json::from_str::<Value>(&reported).unwrap()["sides"][1];
     assert_eq!(
         (&side["tasks"], &side["trials"], &side["completed"], &side["skipped"]),
         (&json!(6), &json!(12), &json!(2), &json!(10))

@@ -156,10 +156,20 @@ fn the_environment_that_was_chosen_is_printed_and_recorded() {
 }
 
 #[test]
-fn a_provider_outside_of_this_build_is_refused_with_one_that_is_in_it() {
-    for kind in ["kubernetes", "modal", "fly"] {
-        let job = job().task(TestTask::new("task")).oracle().set("environment", json!({"type": kind}));
-        refused(&job, &[kind, "hint: use `docker` or `native`"]);
+fn a_cloud_without_credentials_is_refused_with_where_they_are_looked_for() {
+    for (kind, variable) in [
+        ("daytona", "DAYTONA_API_KEY"),
+        ("e2b", "E2B_API_KEY"),
+        ("fly", "FLY_API_TOKEN"),
+        ("modal", "MODAL_TOKEN_ID"),
+    ] {
+        let job = job()
+            .task(TestTask::new("task"))
+            .oracle()
+            .set("environment", json!({"type": kind}))
+            .env("HOME", "/nonexistent")
+            .env(variable, "");
+        refused(&job, &[&format!("there are no credentials for {kind}"), variable]);
     }
 }
 
@@ -179,12 +189,12 @@ fn an_engine_that_does_not_answer_is_refused_with_what_was_tried() {
 #[test]
 fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
     let job = job()
-        .task(TestTask::new("task").config("[environment]\ndocker_image = \"no/such:image\"\n"))
+        .task(TestTask::new("task").config("[environment]\ndocker_image = \"127.0.0.1:1/no/such:image\"\n"))
         .oracle()
         .set("environment", json!({}))
         .env("DOCKER_HOST", "unix:///nonexistent");
-    let said = job.run().expect(2).stderr();
-    assert!(said.contains("no/such:image"), "{said}");
+    let said = job.run().expect(1).stdout();
+    assert!(said.contains("the registry did not give 127.0.0.1:1/no/such:image"), "{said}");
     let why =
         "no Docker engine answers at unix:///nonexistent: there is no such socket; the job runs natively";
     assert!(said.contains(why), "{said}");

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use async_trait::async_trait;
 use rollout::{
     config::EnvironmentConfig,
-    environment::{DockerAccess, HostPaths, Provider, connect},
+    environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
 };
 use rollout_testkit::{TestEngine, conformance::Subject};
 use serde_json::{Value, json};
@@ -28,7 +28,13 @@ impl Subject for Docker {
 
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider> {
         let docker = DockerAccess { host: Some(self.engine.host().to_owned()), ..DockerAccess::default() };
-        let place = HostPaths { state_dir: state_dir.to_owned(), helper: "unused".into(), docker };
+        let place = HostPaths {
+            state_dir: state_dir.to_owned(),
+            helper: "unused".into(),
+            docker,
+            kubernetes: KubernetesAccess::default(),
+            clouds: CloudAccess::default(),
+        };
         connect(config, &place).await.expect("connect to the engine")
     }
 

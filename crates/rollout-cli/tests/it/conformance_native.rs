@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use async_trait::async_trait;
 use rollout::{
     config::EnvironmentConfig,
-    environment::{DockerAccess, HostPaths, Provider, connect},
+    environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
 };
 use rollout_testkit::{conformance::Subject, link_program, processes_and_mounts_below, runs_in};
 use serde_json::{Value, json};
@@ -19,11 +19,17 @@ impl Subject for Native {
     }
 
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider> {
-        // A link of the job's own, so that its processes can be told from those of other tests.
+        // A link of the job's own, which distinguishes its processes from those of other tests.
         fs::create_dir_all(state_dir).expect("make the state directory");
         let helper = state_dir.join("rollout");
         link_program(env!("CARGO_BIN_EXE_rollout").as_ref(), &helper);
-        let place = HostPaths { state_dir: state_dir.to_owned(), helper, docker: DockerAccess::default() };
+        let place = HostPaths {
+            state_dir: state_dir.to_owned(),
+            helper,
+            docker: DockerAccess::default(),
+            kubernetes: KubernetesAccess::default(),
+            clouds: CloudAccess::default(),
+        };
         connect(config, &place).await.expect("start the native provider")
     }
 

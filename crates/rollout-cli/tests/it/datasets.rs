@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
-use rollout_testkit::{HubServer, ModelReply, ModelServer, TestTask};
+use rollout_testkit::{HubServer, ModelReply, ModelServer, TestEngine, TestTask};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -369,12 +369,74 @@ fn humaneval_runs_the_tests_in_a_container() {
             "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n    assert math.pi > 3\n",
         })
     };
-    let rows = lines(&[row("add"), row("plus"), row("loop")]);
+    let names = ["add", "plus", "loop", "forge", "equal", "peek", "leave", "kill"];
+    let rows = lines(&names.map(row));
     let replies = &[
         ("def add", "Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nThis adds."),
         ("def plus", "```python\ndef plus(a, b):\n    return a - b\n```"),
         ("def loop", "```python\nimport sys\nsys.exit(0)\n```"),
+        // Answers that try to pass without a sum.
+        ("def forge", "```python\nimport os\nos.write(1, b'passed\\n')\nos._exit(0)\n```"),
+        (
+            "def equal",
+            "```python\nclass All(int):\n    def __eq__(self, other): return True\ndef equal(a, b):\n    return All()\n```",
+        ),
+        (
+            "def peek",
+            "```python\nimport os\nparent = f'/proc/{os.getppid()}'\nfound = b''\n\
+             for path in ['/tmp/judge.py', parent + '/mem', parent + '/fd/1', parent + '/environ']:\n    try:\n        \
+             found += open(path, 'rb').read(1 << 20)\n    except OSError:\n        pass\n\
+             def peek(a, b):\n    return 5 if found else 0\n```",
+        ),
+        ("def leave", "```python\nimport sys\ndef leave(a, b):\n    sys.exit(0)\n```"),
+        (
+            "def kill",
+            "```python\nimport os\ndef kill(a, b):\n    os.kill(os.getppid(), 15)\n    return 5\n```",
+        ),
     ];
     let file = "openai_humaneval/test-00000-of-00001.jsonl";
-    assert_eq!(rewards("humaneval", "openai/openai_humaneval", file, &rows, replies), [1.0, 0.0, 0.0]);
+    assert_eq!(
+        rewards("humaneval", "openai/openai_humaneval", file, &rows, replies),
+        [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    );
+}
+
+#[test]
+fn tasks_are_checked_and_validated_by_name() {
+    let machine = Machine::new();
+    let (stdout, _) = machine.run(&["validate", "bench@1.0"], 0);
+    assert!(stdout.contains("bench@1.0 (1 task): no problems"), "{stdout}");
+    let (_, stderr) = machine.run(&["validate", "absent"], 2);
+    assert!(stderr.contains("absent"), "{stderr}");
+    let mut check = machine.command();
+    check.env("DOCKER_HOST", TestEngine::shared().host());
+    let (stdout, _) = machine.finish(check.args(["check", "bench", "--attempts", "1"]), 0);
+    assert!(stdout.contains("1 task: all passed the check"), "{stdout}");
+    let (_, stderr) = machine.run(&["check", "absent"], 2);
+    assert!(stderr.contains("absent"), "{stderr}");
+}
+
+#[test]
+fn a_benchmark_asks_the_rows_of_a_dataset_on_a_hub() {
+    let machine = Machine::new();
+    let rows = lines(&[
+        json!({"question": "What is 2+2?", "answer": "4"}),
+        json!({"question": "What is 3+4?", "answer": "8"}),
+    ]);
+    machine.hub.publish("me/sums", false, &[("data/test-00000-of-00001.jsonl", &rows)]);
+    let server = ModelServer::arithmetic();
+    let config = json!({
+        "data_path": "hf:me/sums:test", "output_dir": "out", "base_url": server.url(), "model_name": "m",
+    });
+    fs::write(machine.root.path().join("config.json"), config.to_string()).unwrap();
+    let (stdout, _) = machine.run(&["validate", "config.json"], 0);
+    assert!(stdout.contains("(2 questions)"), "{stdout}");
+    machine.run(&["eval", "config.json"], 0);
+    let results = fs::read_to_string(machine.root.path().join("out/results.jsonl")).unwrap();
+    assert_eq!(results.lines().count(), 2, "{results}");
+    // An interrupted run continues with the same rows, also if the hub has others by then.
+    machine.hub.publish("me/sums", false, &[("data/test-00000-of-00001.jsonl", b"{}\n")]);
+    machine.run(&["resume", "out"], 0);
+    let saved = fs::read_to_string(machine.root.path().join("out/config.json")).unwrap();
+    assert!(saved.contains("\"benchmark_name\"") && saved.contains("sums"), "{saved}");
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use rollout::environment::{DockerAccess, HostPaths};
+use rollout::environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess};
 use rollout_testkit::processes_and_mounts_below;
 use rollout_tools::{
     Call, ErrorCode, Resource as _, Session, ToolError,
@@ -63,7 +63,7 @@ impl TestDesktop {
         self.session.call(tool, params.as_object().unwrap().clone(), &call).await
     }
 
-    async fn told(&self, tool: &str, params: Value) -> String {
+    async fn reported(&self, tool: &str, params: Value) -> String {
         self.call(tool, params).await.unwrap()["result"].as_str().unwrap().to_owned()
     }
 
@@ -106,11 +106,17 @@ impl TestDesktop {
 }
 
 fn desktops(dir: &Path, config: Value) -> Desktops {
-    // A link of the test's own, so that its processes can be told from those of others.
+    // A link of the test's own, which distinguishes its processes from those of others.
     let helper = dir.join("rollout");
     let command = env!("CARGO_BIN_EXE_rollout");
     rollout_testkit::link_program(command.as_ref(), &helper);
-    let place = HostPaths { state_dir: dir.join("state"), helper, docker: DockerAccess::default() };
+    let place = HostPaths {
+        state_dir: dir.join("state"),
+        helper,
+        docker: DockerAccess::default(),
+        kubernetes: KubernetesAccess::default(),
+        clouds: CloudAccess::default(),
+    };
     let config: VmConfig = serde_json::from_value(config).unwrap();
     Desktops::new(config, place)
 }
@@ -134,13 +140,13 @@ async fn what_is_typed_arrives_as_it_is() {
     .await;
     desktop.until("the terminal", |picture| picture.middle() == [255, 255, 255]).await;
     assert_eq!(
-        desktop.told("click", json!({"x": WIDTH / 2, "y": HEIGHT / 2})).await,
+        desktop.reported("click", json!({"x": WIDTH / 2, "y": HEIGHT / 2})).await,
         "clicked the left button at (320, 200)"
     );
     let before = desktop.picture().await;
-    assert_eq!(desktop.told("type", json!({"text": text})).await, "typed 26 characters");
+    assert_eq!(desktop.reported("type", json!({"text": text})).await, "typed 26 characters");
     desktop.until("what was typed", |picture| *picture != before).await;
-    assert_eq!(desktop.told("key", json!({"key": "Enter"})).await, "pressed Return");
+    assert_eq!(desktop.reported("key", json!({"key": "Enter"})).await, "pressed Return");
     let is_over = |picture: &Picture| [[255, 0, 0], [0, 0, 255]].contains(&picture.middle());
     let shown = desktop.until("another window", is_over).await;
     assert_eq!(shown.middle(), [255, 0, 0], "something else arrived");
@@ -171,7 +177,7 @@ async fn the_mouse_reaches_windows_and_their_manager() {
 
 #[tokio::test]
 async fn keys_are_held_and_combined_and_the_wheel_turns() {
-    // Shift and the wheel are told from what the terminal reports of its mouse.
+    // Shift and the wheel are seen in what the terminal reports of its mouse.
     let script = format!(
         r#"
         stty -icanon -echo min 1; printf '\033[?1000h\033[?1006h'
@@ -186,7 +192,7 @@ async fn keys_are_held_and_combined_and_the_wheel_turns() {
             .await;
     desktop.until("the terminal", |picture| picture.middle() == [255, 255, 255]).await;
     desktop.call("move", json!({"x": 300, "y": 300})).await.unwrap();
-    // The terminal is ready when its program has told it to report the mouse; keys before that are kept for it.
+    // The terminal is ready when its program has asked it to report the mouse; keys before that are kept for it.
     desktop.call("key_down", json!({"key": "shift"})).await.unwrap();
     desktop.call("key", json!({"key": "a"})).await.unwrap();
     desktop.call("key_up", json!({"key": "shift"})).await.unwrap();

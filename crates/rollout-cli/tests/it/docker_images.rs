@@ -238,3 +238,55 @@ fn processes() -> String {
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ") + "\n").collect()
 }
+
+/// A server that counts the lines it gets, and answers `no` to the first line of each kind that it should fail.
+fn counting_server(fails_once: &'static str) -> (u16, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
+    let lines = std::sync::Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut line = String::new();
+            if BufReader::new(&client).read_line(&mut line).is_err() {
+                continue;
+            }
+            let line = line.trim().to_owned();
+            let mut lines = lines.lock().unwrap();
+            let answer = if line == fails_once && !lines.contains(&line) { "no" } else { "yes" };
+            lines.push(line);
+            let _ = client.write_all(format!("{answer}\n").as_bytes());
+        }
+    });
+    (port, seen)
+}
+
+#[test]
+fn a_forced_build_continues_after_a_network_failure_and_is_done_once_for_a_job() {
+    for (builder, config) in builders() {
+        let (port, seen) = counting_server("second");
+        let asks = |word: &str| {
+            let script = format!(
+                "exec 3<>/dev/tcp/127.0.0.1/{port}; echo {word} >&3; read -r answer <&3; [ $answer = yes ] || \
+                 {{ echo Temporary failure resolving packages.example; exit 1; }}"
+            );
+            format!("RUN {}\n", json!(["bash", "-c", script]))
+        };
+        let dockerfile = format!("FROM test\nWORKDIR /app\n{}{}", asks("first"), asks("second"));
+        let job = job()
+            .set("environment/provider_config", config)
+            .set("environment/force_build", json!(true))
+            .set("n_attempts", json!(3))
+            .set("n_concurrent_trials", json!(1))
+            .task(TestTask::new("forced").dockerfile(&dockerfile))
+            .oracle();
+        let finished = job.run().expect(0);
+        assert_eq!(finished.trial("oracle/set/forced__1")["tries"], 2, "{builder}");
+        assert_eq!(*seen.lock().unwrap(), ["first", "second", "second"], "{builder}");
+        // Another job builds again, without the cache.
+        job.rollout(&["run", "job.yaml", "--set", "name=again"]).expect(0);
+        assert_eq!(seen.lock().unwrap().len(), 5, "{builder}");
+    }
+}

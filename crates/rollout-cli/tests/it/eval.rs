@@ -89,7 +89,8 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
     let job = benchmark(&server, &sums(), json!({}));
     let finished = job.rollout(&["eval", "config.json", "--max-tasks", "2"]).expect(1);
     let shown = shown(&finished);
-    assert!(shown.contains("failure  q2  model_failed"), "{shown}");
+    assert!(shown.contains("1 question: model_failed: "), "{shown}");
+    assert!(shown.contains("rollout show jobs/job/") && shown.contains("/q2__1"), "{shown}");
     assert!(shown.contains("questions   2: 1 answered, 1 failed"), "{shown}");
     assert!(shown.contains("rerun       rollout resume jobs/job --rerun error"), "{shown}");
 }

@@ -127,8 +127,8 @@ fn a_benchmark_killed_five_times_has_each_answer_once_and_the_same_summary() {
     let resume = ["resume", "results", "--output", "json"];
     let kills = KILLED_AT.map(|percent| (replies / TURNS * percent / 100).max(1));
     let eval = ["eval", "config.json", "--output", "json"];
-    let told = killed.kill_at(&eval, &resume, kills, || hold.pass(replies));
-    assert!(told < questions, "the last run has nothing to do");
+    let reported = killed.kill_at(&eval, &resume, kills, || hold.pass(replies));
+    assert!(reported < questions, "the last run has nothing to do");
     hold.open();
     let end = killed.rollout(&resume).expect(1);
     assert!(finished_trials(&end.events()) > 0);

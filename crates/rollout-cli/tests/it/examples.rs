@@ -290,7 +290,7 @@ fn in_the_example_tools_the_model_counts_in_a_container() {
 fn in_the_example_model_agent_a_model_stands_between_the_oracle_and_nop() {
     let server = ModelServer::start(Script::examples());
     let ran = run("model-agent", &server.url());
-    insta::assert_snapshot!(ran.shown("model-agent"), @"
+    insta::assert_snapshot!(ran.shown("model-agent"), @r"
     2026-01-15__10-30-00: 9 trials, 4 at a time, on native, network host
     results in jobs/2026-01-15__10-30-00
     ✓ model/quickstart/count-errors__1  reward 1  [time]
@@ -313,6 +313,14 @@ fn in_the_example_model_agent_a_model_stands_between_the_oracle_and_nop() {
     oracle  quickstart     43.9–100.0%             1 ± 0  [time]  [time]
     nop     quickstart       0.0–56.1%             0 ± 0  [time]  [time]
     model   quickstart      20.8–93.9%     0.667 ± 0.333  [time]  [time]
+
+    unsolved
+      2 trials: wrong total for '1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n'
+        rollout show jobs/2026-01-15__10-30-00/nop/quickstart/fix-script__1
+      1 trial: /tests/test.sh: line 4: /app/answer.txt: No such file or directory
+        rollout show jobs/2026-01-15__10-30-00/nop/quickstart/count-errors__1
+      1 trial: cat: /app/hello.txt: No such file or directory
+        rollout show jobs/2026-01-15__10-30-00/nop/quickstart/hello-world__1
 
     9 trials in [time]: 9 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json

@@ -88,9 +88,9 @@ fn a_job_killed_at_many_moments_loses_nothing_doubles_nothing_and_leaves_nothing
         }
         running.signal("-KILL");
         let killed = running.finish();
-        let told = killed.events();
-        let told = told.iter().filter(|event| event["event"] == "trial_finished");
-        for event in told {
+        let reported = killed.events();
+        let reported = reported.iter().filter(|event| event["event"] == "trial_finished");
+        for event in reported {
             assert!(finished.insert(event["index"].as_u64().unwrap()), "{} ran twice", event["index"]);
         }
         let deadline = Instant::now() + Duration::from_secs(600);

@@ -57,7 +57,7 @@ fn an_ordinary_user_is_told_which_limits_do_not_hold() {
     assert_eq!(enforced.keys().collect::<Vec<_>>(), ["cpus", "memory", "pids", "storage"]);
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let unheld = enforced.iter().filter(|(limit, held)| *limit != "storage" && **held == false).count();
-    assert_eq!(said.matches("are not enforced").count(), unheld, "each is told once: {said}");
+    assert_eq!(said.matches("are not enforced").count(), unheld, "each is reported once: {said}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
     let mut result = timeless(finished.result());
     for key in ["statistics", "provenance"] {
         assert!(result[key].is_object(), "{key} is there");
-        result[key] = json!("[told elsewhere]");
+        result[key] = json!("[checked elsewhere]");
     }
     insta::assert_json_snapshot!(result, @r#"
     {
@@ -150,8 +150,8 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
           }
         }
       },
-      "provenance": "[told elsewhere]",
-      "statistics": "[told elsewhere]",
+      "provenance": "[checked elsewhere]",
+      "statistics": "[checked elsewhere]",
       "results": [
         {
           "task_name": "a-task",

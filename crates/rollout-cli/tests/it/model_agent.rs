@@ -324,7 +324,7 @@ fn a_server_that_fails_is_no_fault_of_the_agent_and_its_words_are_shown() {
         (&json!("has_error"), 1)
     );
     assert!(finished.file(&format!("{TRIAL}/error.txt")).contains("no such parameter"));
-    for words in ["no such parameter", "model/set/task__1/error.txt"] {
+    for words in ["no such parameter", "rollout show jobs/job/model/set/task__1"] {
         assert!(finished.stdout().contains(words), "{words:?} is not in: {}", finished.stdout());
     }
 }
@@ -358,8 +358,8 @@ fn a_response_without_sense_is_tried_again_only_while_nothing_was_done() {
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(2)), "{result:#}");
     assert_eq!(result["agent_starts"], 2);
-    let told = "restarted: 1 trial started the agent more than once";
-    assert!(finished.stdout().contains(told), "{}", finished.stdout());
+    let reported = "restarted: 1 trial started the agent more than once";
+    assert!(finished.stdout().contains(reported), "{}", finished.stdout());
     let failed: Value = finished.file(&format!("{TRIAL}/tries/1/trajectory.json")).parse().unwrap();
     assert_eq!(failed["error"]["error"], "EmptyModelResponseError");
 
@@ -425,8 +425,8 @@ fn secrets_in_what_the_model_and_its_tools_say_are_redacted() {
     agent["env"] = json!({"PASSWORD": "${THE_KEY}"});
     let job = job().task(TestTask::new("task")).agent(agent).env("THE_KEY", KEY);
     let finished = job.run().expect(0);
-    let told = server.requests()[1].messages().to_vec();
-    contains(&told[3]["content"], KEY);
+    let reported = server.requests()[1].messages().to_vec();
+    contains(&reported[3]["content"], KEY);
     assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());
     let trajectory = trajectory(&finished);
     let turns = &trajectory["turns"];

@@ -70,7 +70,7 @@ fn a_job_whose_server_is_dead_stops_early_and_can_be_resumed() {
         screen.contains("5 trials in a row failed with the same cause, so 35 trials were not run"),
         "{screen}"
     );
-    assert!(screen.contains("5 × model_failed: "), "{screen}");
+    assert!(screen.contains("5 trials: model_failed: "), "{screen}");
     assert!(screen.contains("rollout resume jobs/job --rerun error"), "{screen}");
     // Beside the summary, the cause is there once: the other failures only name their kind.
     assert_eq!(screen.matches("the engine is dead").count(), 2, "{screen}");

@@ -48,8 +48,8 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
             (1, _) => ModelReply::tool_call("fail", &json!({})),
             _ => ModelReply::text(format!("the key is {said}")),
         });
-        let told = key.clone();
-        let judge = ModelServer::scripted(move |_| ModelReply::text(format!("yes, as {told} says")));
+        let reported = key.clone();
+        let judge = ModelServer::scripted(move |_| ModelReply::text(format!("yes, as {reported} says")));
         let command = |name: &str, script: &str| json!({"command": ["sh", "-c", script], "name": name, "description": "Any.", "parameters": {"type": "object"}});
         let interaction = json!({
             "dataset": [{"question": "well"}, {"question": "refused"}, {"question": "garbled"}],

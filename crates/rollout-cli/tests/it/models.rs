@@ -338,8 +338,8 @@ fn tools_of_a_container_work_in_one_of_the_rollouts_own() {
         .set("environment", json!({"type": "native", "provider_config": {"images": {"*": "host"}}}));
     job.run().expect(0);
     for row in rows(&job) {
-        let told = row["completion"][1]["content"].as_str().unwrap();
-        assert!(told.contains("hello") && !told.contains("seen"), "{row:#}");
+        let reported = row["completion"][1]["content"].as_str().unwrap();
+        assert!(reported.contains("hello") && !reported.contains("seen"), "{row:#}");
         for seconds in ["sandbox_ready_wait_time", "sandbox_command_execution_time"] {
             assert!(row["metrics"][seconds].as_f64().unwrap() > 0.0, "{row:#}");
         }

@@ -26,12 +26,12 @@ fn refused(job: &TestJob, words: &[&str]) {
 }
 
 #[test]
-fn images_without_a_mapping_are_named_once_for_all_tasks() {
+fn a_name_that_no_image_can_have_is_reported_once_for_all_tasks() {
     let job = ["a", "b", "c"]
         .iter()
-        .fold(job(), |job, name| job.task(TestTask::new(name).dockerfile("FROM python:3.13-slim\n")));
+        .fold(job(), |job, name| job.task(TestTask::new(name).dockerfile("FROM Not/An/Image\n")));
     let job = job.oracle().set("environment", json!({"type": "native"}));
-    refused(&job, &["task set/a and 2 others", r#"images: {"python:3.13-slim": host}"#]);
+    refused(&job, &["task set/a and 2 others", "\"Not/An/Image\" is not the name of an image"]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_dry_run_takes_the_provider_that_the_run_takes() {
     let shown = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0).stdout();
     assert!(shown.contains("provider  native, network host"), "{shown}");
     let job = job.set("environment", json!({"type": "kubernetes"}));
-    refused(&job, &["\"kubernetes\" is not part of this build"]);
+    refused(&job, &["`registry` is missing in `provider_config`"]);
     let job = job.set("environment", json!({"type": "docker"})).env("DOCKER_HOST", "unix:///nonexistent");
     refused(&job, &["unix:///nonexistent: there is no such socket"]);
 }

@@ -40,7 +40,7 @@ fn events_come_in_the_order_in_which_things_happen() {
         }
     }
     assert_eq!(trials.len(), 8);
-    for (index, told) in trials {
+    for (index, reported) in trials {
         let install: &[&str] = if index < 4 { &[] } else { &["install"] };
         let expected = [
             &["trial_started", "image", "start"],
@@ -48,7 +48,7 @@ fn events_come_in_the_order_in_which_things_happen() {
             &["execute", "verify", "collect", "teardown", "trial_finished"],
         ]
         .concat();
-        assert_eq!(told, expected, "trial {index}");
+        assert_eq!(reported, expected, "trial {index}");
     }
     for event in events.iter().filter(|event| event["event"] == "trial_finished") {
         let row = &event["result"];

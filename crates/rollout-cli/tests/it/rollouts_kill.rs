@@ -65,8 +65,8 @@ fn a_run_killed_five_times_has_each_row_once_and_comes_to_the_same_to_the_last_b
     let resume = ["resume", "jobs/job", "--output", "json"];
     let kills = KILLED_AT.map(|percent| (replies * percent / 100).max(1));
     let run = ["run", "job.yaml", "--output", "json"];
-    let told = killed.kill_at(&run, &resume, kills, || hold.pass(replies));
-    assert!(told < rollouts, "the last run has nothing to do");
+    let reported = killed.kill_at(&run, &resume, kills, || hold.pass(replies));
+    assert!(reported < rollouts, "the last run has nothing to do");
     hold.open();
     let end = killed.rollout(&resume).expect(0);
     assert!(finished_trials(&end.events()) > 0);

@@ -14,7 +14,7 @@ fn trials(job: &SavedJob) -> Vec<SavedTrial> {
     job.trials().unwrap().map(Result::unwrap).collect()
 }
 
-fn told(job: &SavedJob) -> Vec<String> {
+fn reported(job: &SavedJob) -> Vec<String> {
     let line = |trial: &SavedTrial| {
         let said = job.conversation(trial).unwrap();
         let said = said.map(|said| {
@@ -43,7 +43,7 @@ fn tasks_in_containers_are_read_in_the_order_of_the_plan_with_what_they_said() {
         .set("n_concurrent_trials", json!(1));
     job.run().expect(0);
     let saved = open(&job);
-    let lines = told(&saved);
+    let lines = reported(&saved);
     assert_eq!(lines.len(), 4);
     assert_eq!(lines[..2], ["oracle/set/a__1 Some(1.0) ", "oracle/set/b__1 Some(1.0) "]);
     assert!(lines[2].starts_with("model/set/a__1 Some(1.0) "), "{}", lines[2]);
@@ -97,7 +97,7 @@ fn rollouts_are_read_with_their_rows_and_the_last_word_counts() {
     job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
     let saved = open(&job);
     assert_eq!(
-        told(&saved),
+        reported(&saved),
         [
             "m/sums/0__1 Some(1.0) user: What is 1+1? | assistant: 2",
             "m/sums/1__1 Some(1.0) user: What is 2+0? | assistant: 2"

@@ -87,7 +87,7 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
         let correct = request.last_text().contains("Rome, Italy");
         // The first answer is judged last.
         let delay = Duration::from_millis(if correct { 0 } else { 200 });
-        let reasoning = "as told, by sk-of-the-judge";
+        let reasoning = "as asked, by sk-of-the-judge";
         ModelReply::text(json!({"correct": correct, "reasoning": reasoning}).to_string()).delay(delay)
     })
     .key("sk-of-the-judge");
@@ -106,7 +106,7 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
     let scores: Vec<_> =
         evaluation["evaluations"].as_array().unwrap().iter().map(|found| &found["score"]).collect();
     assert_eq!(scores, [0.0, 1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(evaluation["evaluations"][1]["details"]["reasoning"], "as told, by [redacted]");
+    assert_eq!(evaluation["evaluations"][1]["details"]["reasoning"], "as asked, by [redacted]");
 }
 
 #[test]

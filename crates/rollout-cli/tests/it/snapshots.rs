@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use rollout_testkit::{Finished, Gate, TestJob, TestTask};
 use serde_json::{Value, json};
 
-/// Leaves a name of its own in the environment, by which one install is told from another.
+/// Leaves a name of its own in the environment, which distinguishes one install from another.
 const INSTALL: &str = "cat /proc/sys/kernel/random/uuid > /opt/agent\n";
 
 /// Says which install it runs on, and solves the task.

@@ -72,9 +72,9 @@ fn a_shell_without_a_terminal_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(rollout(dir.path(), &["init", "task", "hello"]).status().unwrap().success());
     let output = rollout(dir.path(), &["shell", "hello"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
-        (output.status.code(), told.as_str()),
+        (output.status.code(), reported.as_str()),
         (Some(2), "error: a shell needs a terminal, but stdin is not a terminal\n")
     );
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use rollout::{
     config::{EnvironmentConfig, EnvironmentKind},
-    environment::{DockerAccess, HostPaths, Provider, connect},
+    environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
     model::{
         Client, Interaction as _, Limits, Message, Model, RolloutInput, SamplingArgs, Sandboxed, State,
         ToolUse,
@@ -39,8 +39,13 @@ impl Natively {
         let helper = dir.path().join("rollout");
         let command = env!("CARGO_BIN_EXE_rollout");
         rollout_testkit::link_program(command.as_ref(), &helper);
-        let place =
-            HostPaths { state_dir: dir.path().join("state"), helper, docker: DockerAccess::default() };
+        let place = HostPaths {
+            state_dir: dir.path().join("state"),
+            helper,
+            docker: DockerAccess::default(),
+            kubernetes: KubernetesAccess::default(),
+            clouds: CloudAccess::default(),
+        };
         let provider = connect(&config, &place).await.unwrap();
         Self { dir, provider }
     }

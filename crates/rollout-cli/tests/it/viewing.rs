@@ -1,6 +1,6 @@
 //! `list`, `show` and `logs`: what happened in a job, on the terminal and for programs.
 
-use std::{fs, process::Command};
+use std::fs;
 
 use rollout_testkit::{Gate, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn a_directory_without_jobs_is_no_error_and_a_missing_one_is() {
     ");
     insta::assert_snapshot!(job.rollout(&["list", "empty", "--status", "failed"]).expect(2).stderr(), @"
     error: empty is not a job directory
-    hint: --agent, --task, --status and --sort select trials of one job
+    hint: --agent, --task, --status, --tag and --sort select trials of one job
     ");
 }
 
@@ -95,28 +95,6 @@ fn trials_are_listed_filtered_and_sorted() {
 }
 
 #[test]
-fn names_are_cut_at_the_start_on_a_narrow_terminal() {
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .agent(json!({"name": "an-agent-with-quite-a-long-name", "execute": "true"}))
-        .task(TestTask::new("a-task-with-an-even-longer-name"));
-    job.run().expect(0);
-    for (columns, name) in [
-        (60, " …-even-longer-name__1 "),
-        (80, " …e/set/a-task-with-an-even-longer-name__1 "),
-        (200, " an-agent-with-"),
-    ] {
-        let rollout = env!("CARGO_BIN_EXE_rollout");
-        let script = format!("stty cols {columns} rows 24; exec {rollout} list jobs/job");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &script]).current_dir(job.root()).env("NO_COLOR", "1");
-        let seen = crate::screen::typed(shell, "");
-        let table: Vec<&str> = seen.lines().take_while(|line| !line.trim().is_empty()).collect();
-        assert!(table[1].contains(name), "{columns}: {seen}");
-        assert!(table.iter().all(|line| line.trim_end().chars().count() < columns), "{columns}: {seen}");
-    }
-}
-
-#[test]
 fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
     let job = three();
     let shown = job.rollout(&["show", "jobs/job/broken/set/task__1"]).expect(0).stdout();
@@ -125,7 +103,7 @@ fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
     error  agent_execution_failed
     the agent's execute script exited with code 3
     last lines of command/stderr.txt:
-    cannot find [2Jthe tool
+    cannot find the tool
     started  [time]
     phases  environment [time] install [time] agent [time] in all [time]
     environment  native, network host
@@ -136,6 +114,7 @@ fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
     files  jobs/job/broken/set/task__1
     output  rollout logs jobs/job/broken/set/task__1
     run again  rollout reproduce jobs/job/broken/set/task__1
+    comment  rollout note jobs/job/broken/set/task__1 'a comment' --tag broken
     ");
 }
 
@@ -240,4 +219,35 @@ fn the_conversation_of_a_model_is_printed_message_by_message() {
     error: no conversation of good/set/task__1 is recorded
     hint: only models, and agents behind the model gateway, have conversations
     ");
+}
+
+#[test]
+fn the_conversation_of_a_running_model_is_followed_to_its_end() {
+    let gate = Gate::new();
+    let command = format!("touch /app/done; {}", gate.wait());
+    let server = ModelServer::turns([
+        ModelReply::tool_call("bash", &json!({"command": command})),
+        ModelReply::text("Done."),
+    ]);
+    let model =
+        json!({"name": "model", "model": {"name": "scripted", "base_url": server.url(), "max_retries": 0}});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).agent(model).task(TestTask::new("task"));
+    let running = job.start();
+    let arrival = gate.arrival();
+
+    let logs = ["logs", "jobs/job/model/set/task__1", "--conversation"];
+    let said = || String::from_utf8(job.command(&logs).output().unwrap().stdout).unwrap();
+    while !said().contains("call bash") {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let file = fs::File::create(job.root().join("followed")).unwrap();
+    let mut follower = job.command(&[&logs[..], &["-f"]].concat()).stdout(file).spawn().unwrap();
+    arrival.pass();
+    running.finish().expect(0);
+    assert!(follower.wait().unwrap().success());
+    let followed = fs::read_to_string(job.root().join("followed")).unwrap();
+    assert!(followed.ends_with("assistant\n  Done.\n\n"), "{followed}");
+    assert_eq!(followed, said());
+    let trial = job.root().join("jobs/job/model/set/task__1");
+    assert!(trial.join("trajectory.json").exists() && !trial.join("conversation.jsonl").exists());
 }

@@ -34,11 +34,11 @@ async fn the_real_key_is_in_no_answer_and_no_file() {
 
 #[tokio::test]
 async fn a_response_that_contains_a_secret_is_not_saved_in_the_cache() {
-    // The model repeats what it is told; streams do so word by word.
+    // The model repeats what it reads; streams do so word by word.
     let server = ModelServer::scripted(|request| {
         let body = request.body.to_string();
-        let told = body.split("say:").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-        ModelReply::text(told)
+        let reported = body.split("say:").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        ModelReply::text(reported)
     });
     for dialect in DIALECTS {
         for stream in [false, true] {
@@ -51,9 +51,9 @@ async fn a_response_that_contains_a_secret_is_not_saved_in_the_cache() {
             )
             .await;
             let token = setup.session.token().to_owned();
-            for told in ["nothing", KEY, &token, "these are the pass words of the task"] {
+            for reported in ["nothing", KEY, &token, "these are the pass words of the task"] {
                 let (path, body) = question(dialect, stream);
-                let body = body.to_string().replace("2+2?", &format!("say:{told}"));
+                let body = body.to_string().replace("2+2?", &format!("say:{reported}"));
                 let body = serde_json::from_str(&body).unwrap();
                 let response = setup.post(path, &body).send().await.unwrap();
                 assert_eq!(response.status(), 200);

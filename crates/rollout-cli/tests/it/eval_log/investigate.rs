@@ -33,8 +33,8 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
     let done = investigate(&job, &server, &[]).expect(0);
     // The log of a build tells what was cached, so that the number of tokens is not the same every time.
     let asked = server.requests()[0].last_text();
-    let told = done.stdout();
-    let (before, after) = told.split_once(" input tokens").unwrap();
+    let reported = done.stdout();
+    let (before, after) = reported.split_once(" input tokens").unwrap();
     let tokens = before.rsplit_once(' ').unwrap().1;
     assert!(tokens.parse::<usize>().is_ok_and(|tokens| tokens > 200), "{tokens} tokens for {asked}");
     let shown = format!("{}[N] input tokens{after}", before.strip_suffix(tokens).unwrap());

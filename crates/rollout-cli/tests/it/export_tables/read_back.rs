@@ -112,8 +112,8 @@ fn every_format_tells_how_many_trials_are_not_finished() {
     let job = with_tokens(&server);
     job.run().expect(0);
     let last = |out: &str, format: &str| {
-        let told = job.rollout(&["export", format, "jobs/job", "-o", out]).expect(0).stdout();
-        told.lines().last().unwrap().to_owned()
+        let reported = job.rollout(&["export", format, "jobs/job", "-o", out]).expect(0).stdout();
+        reported.lines().last().unwrap().to_owned()
     };
     for format in ALL {
         assert!(!last(&format!("all-{format}"), format).contains("finished"), "{format}");
@@ -122,8 +122,8 @@ fn every_format_tells_how_many_trials_are_not_finished() {
     assert_eq!(last("three", "csv"), "left out: 1 unfinished trial");
     cut(&job, 2);
     for format in ALL {
-        let told = last(&format!("two-{format}"), format);
-        assert_eq!(told, "left out: 2 unfinished trials", "{format}");
+        let reported = last(&format!("two-{format}"), format);
+        assert_eq!(reported, "left out: 2 unfinished trials", "{format}");
     }
 }
 

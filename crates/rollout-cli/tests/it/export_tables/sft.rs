@@ -128,8 +128,8 @@ fn conversations_that_differ_only_in_the_names_of_calls_are_the_same() {
         .agent(super::model(&server))
         .set("n_attempts", json!(2));
     job.run().expect(0);
-    let told = export(&job, &[]).expect(0).stdout();
-    assert!(told.contains("1 conversation equal to an earlier one"), "{told}");
+    let reported = export(&job, &[]).expect(0).stdout();
+    assert!(reported.contains("1 conversation equal to an earlier one"), "{reported}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ def same(value, cell):
     if isinstance(value, datetime): return moment(cell) == value
     return unguarded(cell) == value.replace("\0", "\ufffd")
 
-told = {}
+reported = {}
 for name in ["trials", "steps"]:
     file = pq.ParquetFile(os.path.join(given["out"], name + ".parquet"))
     table = file.read()
@@ -48,7 +48,7 @@ for name in ["trials", "steps"]:
         assert list(row) == list(line), line
         for key, value in row.items():
             assert same(value, line[key]), (key, value, line[key])
-    told[name] = {
+    reported[name] = {
         "schema": [[field.name, str(field.type), field.nullable] for field in table.schema],
         "version": table.schema.metadata[b"rollout.schema_version"].decode(),
         "codecs": sorted({file.metadata.row_group(g).column(c).compression
@@ -75,7 +75,7 @@ for name in ["trials", "steps"]:
             usage = result.get("usage") or {}
             for key in ["input_tokens", "output_tokens", "cached_tokens"]:
                 assert row[key] == usage.get(key), key
-print(json.dumps(told))
+print(json.dumps(reported))
 "#;
 
 /// The tables of a job, as Python reads them.

@@ -127,9 +127,9 @@ fn tasks_in_containers_become_rows_with_what_was_said() {
     assert_eq!((script.completion, script.is_completed), (Some(Vec::new()), true));
 
     let metadata = json(&job, "out/model/set/metadata.json");
-    let told = ["env_id", "model", "num_examples", "rollouts_per_example", "avg_reward", "avg_error"];
-    let told: Vec<_> = told.iter().map(|key| metadata[key].clone()).collect();
-    assert_eq!(told, [json!("set"), json!("scripted"), json!(2), json!(1), json!(0.5), json!(0.5)]);
+    let reported = ["env_id", "model", "num_examples", "rollouts_per_example", "avg_reward", "avg_error"];
+    let reported: Vec<_> = reported.iter().map(|key| metadata[key].clone()).collect();
+    assert_eq!(reported, [json!("set"), json!("scripted"), json!(2), json!(1), json!(0.5), json!(0.5)]);
     assert_eq!(json(&job, "out/oracle/set/metadata.json")["model"], "oracle");
 }
 

@@ -1,5 +1,9 @@
 //! Small tasks in Harbor's format, one for each of its fields and conventions, with the rewards that Harbor gives.
 
+mod beside;
+mod compose;
+mod more;
+mod networks;
 mod refusals;
 mod rows;
 mod steps;

@@ -12,7 +12,6 @@ fn nowhere() -> Vec<(&'static str, TestTask)> {
         ("environment.tpu", task("tpu", "[environment]\ntpu = {type = \"v4\", topology = \"2x2\"}\n")),
         ("environment.os", task("windows", "[environment]\nos = \"windows\"\n")),
         ("environment.gpu_types", task("gpu-types", "[environment]\ngpu_types = [\"A100\"]\n")),
-        ("environment.network_mode", task("allowlist", "[environment]\nnetwork_mode = \"allowlist\"\n")),
         (
             "verifier.environment.cpus",
             task("tests-cpus", "artifacts = [\"/app/done\"]\n[verifier.environment]\ncpus = 2\n"),

@@ -1,12 +1,12 @@
 //! Tasks with several steps.
 
-use rollout_testkit::{TestJob, TestTask};
-use serde_json::json;
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask};
+use serde_json::{Value, json};
 
-use super::{docker, graded_by, native, result, task};
+use super::{graded_by, native, result, task};
 
 /// A task without an instruction of its own, whose steps are solved by creating `/app/<step>`.
-fn steps(name: &str, toml: &str, steps: &[(&str, &str)]) -> TestTask {
+pub(super) fn steps(name: &str, toml: &str, steps: &[(&str, &str)]) -> TestTask {
     let start =
         task(name, toml).without("instruction.md").without("tests/test.sh").without("solution/solve.sh");
     steps.iter().fold(start, |task, (step, solution)| {
@@ -16,14 +16,15 @@ fn steps(name: &str, toml: &str, steps: &[(&str, &str)]) -> TestTask {
     })
 }
 
-const TWO: &str = "[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n";
+pub(super) const TWO: &str = "[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n";
 
-fn every_row(job: TestJob) {
+/// Tasks with the rewards of the oracle, and the number of steps that it attempts.
+pub(super) fn rows() -> Vec<(TestTask, f64, usize)> {
     let both = [("one", "touch /app/one\n"), ("two", "true\n")];
     let shared = graded_by("[ \"$(cat /tests/level)\" = step ] && [ -e /tests/common ]");
     let prepared =
         "[ -e ready ] && [ \"$(cat /app/seed)\" = 2 ] && [ ! -e /tests/test.sh ] && touch /app/two\n";
-    let rows = [
+    vec![
         (steps("mean", TWO, &both), 0.5, 2),
         (steps("final", &format!("multi_step_reward_strategy = \"final\"\n{TWO}"), &both), 0.0, 2),
         // The first step is not good enough, so the second is not attempted.
@@ -74,7 +75,11 @@ fn every_row(job: TestJob) {
             1.0,
             2,
         ),
-    ];
+    ]
+}
+
+fn every_row(job: TestJob) {
+    let rows = rows();
     let job = rows.iter().fold(job.oracle(), |job, (task, _, _)| job.task(task.clone()));
     let finished = job.run().expect(0);
     for (task, reward, ran) in &rows {
@@ -92,11 +97,6 @@ fn every_row(job: TestJob) {
 #[test]
 fn steps_have_the_rewards_of_harbor_on_native() {
     every_row(native());
-}
-
-#[test]
-fn steps_have_the_rewards_of_harbor_on_docker() {
-    every_row(docker());
 }
 
 #[test]
@@ -128,4 +128,41 @@ fn a_missing_directory_of_a_step_is_named() {
     assert_eq!(result["error"]["type"], "task_invalid");
     let message = result["error"]["message"].as_str().unwrap();
     assert!(message.contains("`steps`: steps/one is missing"), "{message}");
+}
+
+/// Each step is a conversation of its own. Exports have both, one after the other.
+#[test]
+fn the_conversations_of_all_steps_are_exported() {
+    let server = ModelServer::scripted(|request| {
+        let step = if request.body.to_string().contains("/app/two") { "two" } else { "one" };
+        match request.messages().iter().any(|message| message["role"] == "tool") {
+            true => ModelReply::text(format!("{step} is there.")),
+            false => ModelReply::tool_call("bash", &json!({"command": format!("touch /app/{step}")})),
+        }
+    });
+    let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0});
+    let job = native()
+        .task(steps("both", TWO, &[("one", ""), ("two", "")]))
+        .agent(json!({"name": "model", "model": model}));
+    let finished = job.run().expect(0);
+    assert_eq!(finished.trial("model/set/both__1")["reward"], 1.0);
+    let dir = job.dir().display().to_string();
+    for format in ["sft", "atif", "csv"] {
+        job.rollout(&["export", format, &dir, "-o", format]).expect(0);
+    }
+    let atif = std::fs::read_to_string(job.root().join("atif/model/set/both__1.json")).unwrap();
+    let atif: Value = serde_json::from_str(&atif).unwrap();
+    let said: Vec<_> = atif["steps"].as_array().unwrap().iter().map(|step| step["source"].clone()).collect();
+    let users: Vec<_> = atif["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|step| step["source"] == "user")
+        .map(|step| step["message"].to_string())
+        .collect();
+    assert_eq!(users.len(), 2, "{said:?}");
+    assert!(users[0].contains("Create /app/one.") && users[1].contains("Create /app/two."), "{users:?}");
+    assert_eq!(said.iter().filter(|source| **source == "agent").count(), 4, "{said:?}");
+    let shown = job.rollout(&["logs", "jobs/job/model/set/both__1", "--conversation"]).expect(0).stdout();
+    assert!(shown.contains("one is there.") && shown.contains("two is there."), "{shown}");
 }

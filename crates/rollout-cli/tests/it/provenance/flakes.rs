@@ -47,30 +47,30 @@ fn flaky_tasks_and_tasks_that_reward_nothing_are_listed_with_their_evidence() {
         .task(TestTask::new("unsolved").without("solution/solve.sh"))
         .script("this agent is not run")
         .set("n_concurrent_trials", json!(1));
-    let told = report(&job, &["job.yaml", "--attempts", "3"], 1);
-    assert_eq!(told["tasks"], 4);
-    let flaky = &told["oracle_unsolved"];
-    assert_eq!(flaky.as_array().unwrap().len(), 1, "{told:#}");
+    let reported = report(&job, &["job.yaml", "--attempts", "3"], 1);
+    assert_eq!(reported["tasks"], 4);
+    let flaky = &reported["oracle_unsolved"];
+    assert_eq!(flaky.as_array().unwrap().len(), 1, "{reported:#}");
     assert_eq!(
         (&flaky[0]["task"], &flaky[0]["passes"], &flaky[0]["attempts"]),
         (&json!("set/flaky"), &json!(2), &json!(3))
     );
     let evidence = &flaky[0]["trials"][0];
-    assert!(evidence["directory"].as_str().unwrap().ends_with("oracle/set/flaky__2"), "{told:#}");
+    assert!(evidence["directory"].as_str().unwrap().ends_with("oracle/set/flaky__2"), "{reported:#}");
     assert_eq!((&evidence["reward"], &evidence["output"]), (&json!(0.0), &json!(["the tests say 0"])));
-    let free = &told["nop_passes"];
+    let free = &reported["nop_passes"];
     assert_eq!(
         (free.as_array().unwrap().len(), &free[0]["task"], &free[0]["passes"]),
         (1, &json!("set/free"), &json!(3))
     );
-    assert_eq!(told["without_solution"], json!(["set/unsolved"]));
+    assert_eq!(reported["without_solution"], json!(["set/unsolved"]));
     // Wilson's lower bound of 3 of 3.
-    let bound = told["pass_rate_at_least"].as_f64().unwrap();
+    let bound = reported["pass_rate_at_least"].as_f64().unwrap();
     assert!((bound - 0.438_503).abs() < 1e-6, "{bound}");
 
-    let dir = told["job"].as_str().unwrap();
+    let dir = reported["job"].as_str().unwrap();
     assert!(dir.starts_with("jobs/flakes-"), "{dir}");
-    assert_eq!(report(&job, &[dir], 1), told, "the directory tells the same again");
+    assert_eq!(report(&job, &[dir], 1), reported, "the directory tells the same again");
     job.rollout(&["resume", dir]).expect(1);
     let shown = job.rollout(&["flakes", dir]).expect(1).stdout();
     let shown = shown.replace(dir, "[dir]");
@@ -135,8 +135,8 @@ fn tasks_are_not_called_good_before_every_trial_has_a_result() {
     job.run().expect(0);
     assert!(job.rollout(&["flakes", "jobs/job"]).expect(0).stdout().contains("✓ 2 tasks: no flakes\n"));
     cut_short(&job, 2);
-    let told = report(&job, &["jobs/job"], 1);
-    assert_eq!((&told["tasks"], &told["unfinished_trials"]), (&json!(2), &json!(6)), "{told:#}");
+    let reported = report(&job, &["jobs/job"], 1);
+    assert_eq!((&reported["tasks"], &reported["unfinished_trials"]), (&json!(2), &json!(6)), "{reported:#}");
     let shown = job.rollout(&["flakes", "jobs/job"]).expect(1).stdout();
     insta::assert_snapshot!(shown, @"
     – 2 tasks: no flakes so far
@@ -151,8 +151,8 @@ fn tasks_are_not_called_good_before_every_trial_has_a_result() {
 fn an_agent_that_attempted_nothing_is_told() {
     let job = job().task(TestTask::new("task")).oracle();
     job.run().expect(0);
-    let told = report(&job, &["jobs/job"], 0);
-    assert_eq!((&told["oracle_attempts"], &told["nop_attempts"]), (&json!(1), &Value::Null));
+    let reported = report(&job, &["jobs/job"], 0);
+    assert_eq!((&reported["oracle_attempts"], &reported["nop_attempts"]), (&json!(1), &Value::Null));
     let shown = job.rollout(&["flakes", "jobs/job"]).expect(0).stdout();
     assert!(shown.starts_with("– 1 task: no flakes so far\n"), "{shown}");
     assert!(shown.contains("nop attempted no task"), "{shown}");
@@ -165,8 +165,8 @@ fn a_reward_above_one_is_a_pass_here_as_elsewhere() {
         .oracle()
         .agent(json!({"name": "nop"}));
     job.run().expect(0);
-    let told = report(&job, &["jobs/job"], 1);
-    assert_eq!((&told["oracle_unsolved"], &told["nop_passes"][0]["passes"]), (&json!([]), &json!(1)));
+    let reported = report(&job, &["jobs/job"], 1);
+    assert_eq!((&reported["oracle_unsolved"], &reported["nop_passes"][0]["passes"]), (&json!([]), &json!(1)));
     let compared = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0);
     let compared: Value = serde_json::from_str(&compared.stdout()).unwrap();
     assert_eq!(compared["sides"][1]["headline"]["solved"], 1);
@@ -175,19 +175,19 @@ fn a_reward_above_one_is_a_pass_here_as_elsewhere() {
 #[test]
 fn errors_of_the_oracle_are_counted_by_type() {
     let job = job().task(TestTask::new("broken").solution("echo no such tool >&2; exit 3\n"));
-    let told = report(&job, &["job.yaml", "--attempts", "2"], 1);
-    let found = &told["oracle_unsolved"][0];
+    let reported = report(&job, &["job.yaml", "--attempts", "2"], 1);
+    let found = &reported["oracle_unsolved"][0];
     assert_eq!(found["errors"], json!({"agent_execution_failed": 2}));
     assert_eq!(found["trials"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn a_directory_of_tasks_needs_no_job_file() {
-    let job = job().task(TestTask::new("task"));
-    // Nothing says what the image of the test is, so that no trial comes to an environment.
-    let told = report(&job, &["set", "--attempts", "1"], 2);
-    assert_eq!((&told["nothing_ran"], &told["tasks"]), (&json!(true), &json!(1)), "{told:#}");
-    assert_eq!(told["oracle_unsolved"][0]["errors"], json!({"environment_build_failed": 1}));
+    // Nothing listens on this port, so that no trial comes to an environment.
+    let job = job().task(TestTask::new("task").dockerfile("FROM 127.0.0.1:1/absent\n"));
+    let reported = report(&job, &["set", "--attempts", "1"], 2);
+    assert_eq!((&reported["nothing_ran"], &reported["tasks"]), (&json!(true), &json!(1)), "{reported:#}");
+    assert_eq!(reported["oracle_unsolved"][0]["errors"], json!({"environment_build_failed": 1}));
 }
 
 #[test]

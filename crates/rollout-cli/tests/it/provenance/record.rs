@@ -38,25 +38,25 @@ fn a_trial_tells_its_whole_provenance_and_the_job_that_of_its_run() {
     let commit = commit(&job);
     let finished = job.run().expect(0);
     let (trial, oracle) = (finished.trial("agent/set/task__1"), finished.trial("oracle/set/task__1"));
-    let told = &trial["provenance"];
+    let reported = &trial["provenance"];
     let header = &journal(&job)[0];
-    assert_eq!(told["rollout_version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(told["config_hash"], header["config_hash"]);
-    assert_eq!(told["task_content_hash"], header["tasks"][0]["content_hash"]);
-    assert_eq!(told["image"], trial["environment"]["image"]);
+    assert_eq!(reported["rollout_version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(reported["config_hash"], header["config_hash"]);
+    assert_eq!(reported["task_content_hash"], header["tasks"][0]["content_hash"]);
+    assert_eq!(reported["image"], trial["environment"]["image"]);
     assert_eq!(
-        (&told["provider"], &told["enforced_limits"]),
+        (&reported["provider"], &reported["enforced_limits"]),
         (&json!("native"), &trial["environment"]["enforced"])
     );
-    assert_eq!(told["git"], json!({"commit": commit, "is_dirty": false, "remote_url": null}));
-    assert_eq!(told["command"].as_array().unwrap()[1..], [json!("run"), json!("job.yaml")]);
-    assert_eq!(told["seeds"], Value::Null);
-    assert!(told["agent_install_hash"].as_str().unwrap().starts_with("sha256:"));
+    assert_eq!(reported["git"], json!({"commit": commit, "is_dirty": false, "remote_url": null}));
+    assert_eq!(reported["command"].as_array().unwrap()[1..], [json!("run"), json!("job.yaml")]);
+    assert_eq!(reported["seeds"], Value::Null);
+    assert!(reported["agent_install_hash"].as_str().unwrap().starts_with("sha256:"));
     assert_eq!(oracle["provenance"]["agent_install_hash"], Value::Null);
 
     let run = finished.result()["provenance"].clone();
     for key in ["rollout_version", "config_hash", "git", "command", "provider", "seeds"] {
-        assert_eq!(run[key], told[key], "{key}");
+        assert_eq!(run[key], reported[key], "{key}");
     }
     assert_eq!(journal(&job)[1]["provenance"], run);
     assert_eq!(Path::new(header["directory"].as_str().unwrap()), job.dir());
@@ -83,8 +83,8 @@ fn changes_since_the_commit_are_told() {
     let job = job().task(TestTask::new("task")).oracle();
     let commit = commit(&job);
     fs::write(job.root().join("set/task/instruction.md"), "Something else.\n").unwrap();
-    let told = job.run().expect(0).trial("oracle/set/task__1")["provenance"]["git"].clone();
-    assert_eq!(told, json!({"commit": commit, "is_dirty": true, "remote_url": null}));
+    let reported = job.run().expect(0).trial("oracle/set/task__1")["provenance"]["git"].clone();
+    assert_eq!(reported, json!({"commit": commit, "is_dirty": true, "remote_url": null}));
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn secrets_of_the_command_line_and_of_the_remote_are_told_nowhere() {
     );
     let set = format!("agents.0.env.API_KEY={SECRET}");
     let finished = job.rollout(&["run", "job.yaml", "--set", &set, "--output", "json"]).expect(0);
-    let told = finished.trial("agent/set/task__1")["provenance"].clone();
-    assert_eq!(told["command"][4], "agents.0.env.API_KEY=[redacted]");
-    assert_eq!(told["git"]["remote_url"], "https://example.com/a/b.git");
+    let reported = finished.trial("agent/set/task__1")["provenance"].clone();
+    assert_eq!(reported["command"][4], "agents.0.env.API_KEY=[redacted]");
+    assert_eq!(reported["git"]["remote_url"], "https://example.com/a/b.git");
     for secret in [SECRET, "a-token-of-some-length"] {
         assert_eq!(files_holding(&job.dir(), secret), Vec::<String>::new());
         assert!(!finished.stdout().contains(secret) && !finished.stderr().contains(secret));
@@ -130,9 +130,9 @@ fn rollouts_of_a_model_tell_their_seeds_in_metadata() {
         .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
     let finished = job.run().expect(0);
     let metadata: Value = finished.file("metadata.json").parse().unwrap();
-    let told = &metadata["provenance"];
-    assert_eq!(told["seeds"]["sampling"], json!({"gpt": 7}));
-    assert_eq!((&told["provider"], &told["command"][1]), (&json!("none"), &json!("run")));
-    assert_eq!(finished.result()["provenance"], *told);
+    let reported = &metadata["provenance"];
+    assert_eq!(reported["seeds"]["sampling"], json!({"gpt": 7}));
+    assert_eq!((&reported["provider"], &reported["command"][1]), (&json!("none"), &json!("run")));
+    assert_eq!(finished.result()["provenance"], *reported);
     assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
 }

@@ -25,13 +25,16 @@ fn a_trial_is_run_again_alone_in_a_job_of_its_own() {
     let result: Value = answer(&fs::read_to_string(dir.join("result.json")).unwrap());
     assert_eq!((&result["total_trials"], &result["results"][0]["task_name"]), (&json!(1), &json!("b")));
     let twice = job.rollout(&["reproduce", "jobs/job/oracle/set/b__2", "--output", "json"]).expect(0);
-    let told = answer(&twice.stdout());
-    assert!(told["reproduced_in"].as_str().unwrap().ends_with("jobs/reproduce-job-b__2-2"), "{told:#}");
-    assert_eq!(differing(&told), Vec::<&str>::new(), "{told:#}");
+    let reported = answer(&twice.stdout());
+    assert!(
+        reported["reproduced_in"].as_str().unwrap().ends_with("jobs/reproduce-job-b__2-2"),
+        "{reported:#}"
+    );
+    assert_eq!(differing(&reported), Vec::<&str>::new(), "{reported:#}");
     // Neither the agent nor the task has any of these.
     let absent = json!(["agent install", "commit", "uncommitted changes", "seeds", "tokens"]);
-    assert_eq!(told["not_recorded"], absent);
-    assert!(told["same"].as_array().unwrap().contains(&json!("limits")), "{told:#}");
+    assert_eq!(reported["not_recorded"], absent);
+    assert!(reported["same"].as_array().unwrap().contains(&json!("limits")), "{reported:#}");
 }
 
 #[test]
@@ -43,11 +46,15 @@ fn another_outcome_is_told_and_so_is_what_changed() {
     let again =
         job.rollout(&["reproduce", "jobs/job/oracle/set/task__1", "--output", "json", "-o", "elsewhere"]);
     let again = again.expect(1);
-    let told = answer(&again.stdout());
-    assert_eq!(differing(&told), ["reward", "error", "task", "configuration", "limits"], "{told:#}");
-    assert_eq!(told["differences"][1]["after"], "agent_execution_failed");
-    let [before, after] = ["before", "after"].map(|when| &told["differences"][4][when]);
-    assert_eq!(before["agent_timeout_sec"].as_f64().unwrap() * 2.0, after["agent_timeout_sec"], "{told:#}");
+    let reported = answer(&again.stdout());
+    assert_eq!(differing(&reported), ["reward", "error", "task", "configuration", "limits"], "{reported:#}");
+    assert_eq!(reported["differences"][1]["after"], "agent_execution_failed");
+    let [before, after] = ["before", "after"].map(|when| &reported["differences"][4][when]);
+    assert_eq!(
+        before["agent_timeout_sec"].as_f64().unwrap() * 2.0,
+        after["agent_timeout_sec"],
+        "{reported:#}"
+    );
     assert_eq!((&before["cpus"], &before["memory_bytes"]), (&after["cpus"], &after["memory_bytes"]));
     assert!(again.stderr().contains("the task's files have changed"), "{}", again.stderr());
     assert!(again.stderr().contains("timeout_multiplier: was 1.0, is 2.0"), "{}", again.stderr());
@@ -138,7 +145,10 @@ fn a_question_of_a_benchmark_is_asked_again_alone() {
     let path = format!("results/sums/{agent}/sums/y__1");
     let again = job.rollout(&["reproduce", &path, "--output", "json"]).expect(0);
     assert_eq!(server.served(), 3, "one question is asked");
-    let told = answer(&again.stdout());
-    assert!(told["reproduced_in"].as_str().unwrap().ends_with("results/reproduce-sums-y__1"), "{told:#}");
-    assert_eq!(differing(&told), Vec::<&str>::new(), "{told:#}");
+    let reported = answer(&again.stdout());
+    assert!(
+        reported["reproduced_in"].as_str().unwrap().ends_with("results/reproduce-sums-y__1"),
+        "{reported:#}"
+    );
+    assert_eq!(differing(&reported), Vec::<&str>::new(), "{reported:#}");
 }

@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 const VALIDATE: &str = r#"
 import glob, hashlib, json, os, sys
 from jsonschema import Draft7Validator
-told = json.load(sys.stdin)
+reported = json.load(sys.stdin)
 def validator(name):
-    schema = json.load(open(os.path.join(told["schemas"], name)))
+    schema = json.load(open(os.path.join(reported["schemas"], name)))
     Draft7Validator.check_schema(schema)
     return Draft7Validator(schema)
 scores, samples = validator("eval.schema.json"), validator("instance_level_eval.schema.json")
 found, seen = [], set()
-for path in sorted(glob.glob(os.path.join(told["out"], "data/*/*/*/*.json"))):
+for path in sorted(glob.glob(os.path.join(reported["out"], "data/*/*/*/*.json"))):
     score = json.load(open(path))
     scores.validate(score)
     detailed = score["detailed_evaluation_results"]
-    content = open(os.path.join(told["out"], detailed["file_path"]), "rb").read()
+    content = open(os.path.join(reported["out"], detailed["file_path"]), "rb").read()
     assert hashlib.sha256(content).hexdigest() == detailed["checksum"]
     lines = [json.loads(line) for line in content.decode().splitlines()]
     assert len(lines) == detailed["total_rows"]
@@ -36,9 +36,9 @@ for path in sorted(glob.glob(os.path.join(told["out"], "data/*/*/*/*.json"))):
     mean = score["evaluation_results"][0]["score_details"]
     assert abs(mean["score"] - sum(counted) / len(counted)) < 1e-12
     assert mean["uncertainty"]["num_samples"] == len(counted)
-    seen |= {path, os.path.join(told["out"], detailed["file_path"])}
-    found.append({"path": os.path.relpath(path, told["out"]), "score": score, "samples": lines})
-files = {os.path.join(at, name) for at, _, names in os.walk(told["out"]) for name in names}
+    seen |= {path, os.path.join(reported["out"], detailed["file_path"])}
+    found.append({"path": os.path.relpath(path, reported["out"]), "score": score, "samples": lines})
+files = {os.path.join(at, name) for at, _, names in os.walk(reported["out"]) for name in names}
 assert files == seen, files ^ seen
 print(json.dumps(found))
 "#;
@@ -47,8 +47,8 @@ print(json.dumps(found))
 #[track_caller]
 fn validated(job: &TestJob) -> Vec<Value> {
     let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/publishing/schemas");
-    let told = json!({"schemas": schemas, "out": job.root().join("out")});
-    serde_json::from_str(&Python::new().run(VALIDATE, &told.to_string())).unwrap()
+    let reported = json!({"schemas": schemas, "out": job.root().join("out")});
+    serde_json::from_str(&Python::new().run(VALIDATE, &reported.to_string())).unwrap()
 }
 
 fn job() -> TestJob {
@@ -169,8 +169,9 @@ fn a_trial_that_the_task_failed_has_no_line_and_is_told() {
     let job = job().task(TestTask::new("good")).task(TestTask::new("bad").without("tests/test.sh")).oracle();
     job.run().expect(1);
     let exported = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(0).stdout();
-    let told = "left out: trials of oracle on set that failed because of the infrastructure or the task (1)";
-    assert!(exported.contains(told), "{exported}");
+    let reported =
+        "left out: trials of oracle on set that failed because of the infrastructure or the task (1)";
+    assert!(exported.contains(reported), "{exported}");
     assert_eq!(validated(&job)[0]["samples"].as_array().unwrap().len(), 1);
 }
 

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 /// Reads a dataset with the package that people use: all files, and the card.
 const READ: &str = r#"
 import json, os, sys, tempfile
-told = json.load(sys.stdin)
-os.environ.update(HF_ENDPOINT=told["url"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
+reported = json.load(sys.stdin)
+os.environ.update(HF_ENDPOINT=reported["url"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   HF_HUB_DISABLE_TELEMETRY="1", HF_HOME=tempfile.mkdtemp())
 from huggingface_hub import DatasetCard, snapshot_download
-there = snapshot_download(told["repo"], repo_type="dataset", token=told["token"])
+there = snapshot_download(reported["repo"], repo_type="dataset", token=reported["token"])
 files = {}
 for at, _, names in os.walk(there):
     for name in names:
@@ -26,8 +26,8 @@ print(json.dumps({"files": files, "configs": card.data.to_dict().get("configs")}
 "#;
 
 fn read_back(server: &HubServer, repo: &str) -> Value {
-    let told = json!({"url": server.url(), "repo": repo, "token": HubServer::TOKEN});
-    serde_json::from_str(&Python::new().run(READ, &told.to_string())).unwrap()
+    let reported = json!({"url": server.url(), "repo": repo, "token": HubServer::TOKEN});
+    serde_json::from_str(&Python::new().run(READ, &reported.to_string())).unwrap()
 }
 
 /// A finished job with two rollouts of a model, whose environment leads to the hub.
@@ -58,8 +58,8 @@ fn an_export_is_pushed_and_read_back_by_the_official_client() {
     let server = HubServer::start();
     let job = job(&server);
     let pushed = export(&job, "eee", "out", &["--hub-private"]).expect(0);
-    let told = pushed.stdout();
-    let last = told.lines().last().unwrap();
+    let reported = pushed.stdout();
+    let last = reported.lines().last().unwrap();
     assert_eq!(last, format!("pushed 2 files: {}/datasets/tester/results", server.url()));
     assert_eq!(server.is_private("tester/results"), Some(true));
 

@@ -12,9 +12,14 @@ mod solving;
 mod table;
 mod training;
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
-use rollout_testkit::{ModelReply, ModelRequest, ModelServer, TestEngine, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{
+    ModelReply, ModelRequest, ModelServer, TestEngine, TestJob, TestRegistry, TestTask, TokenCounts,
+};
 use serde_json::{Value, json};
 
 /// The key that must not be found anywhere.
@@ -116,6 +121,10 @@ fn shell_call(request: &ModelRequest, command: &str) -> Option<ModelReply> {
     };
     for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if arguments.get(required).is_none() {
+            if let Some(word) = properties[required]["enum"].get(0) {
+                arguments[required] = word.clone();
+                continue;
+            }
             arguments[required] = match properties[required]["type"].as_str() {
                 Some("boolean") => json!(false),
                 Some("integer" | "number") => json!(10),
@@ -204,6 +213,22 @@ fn imported(variable: &str, name: &'static str) -> &'static str {
 /// An image with Python.
 fn with_python() -> &'static str {
     imported("ROLLOUT_TEST_PYTHON", "test-python:latest")
+}
+
+/// An image with a newer Python, from the system that `scripts/newer-debian` made.
+fn with_newer_python() -> &'static str {
+    const NAME: &str = "test-newer:latest";
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/newer-debian");
+    let output = Command::new(script).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let root = String::from_utf8(output.stdout).unwrap();
+    let mut files =
+        Command::new("tar").args(["-C", root.trim_end(), "-c", "."]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut import = TestEngine::shared().client();
+    import.args(["import", "-", NAME]).stdin(files.stdout.take().unwrap());
+    assert!(import.status().unwrap().success());
+    assert!(files.wait().unwrap().success());
+    NAME
 }
 
 /// A model of a server that speaks this dialect.

@@ -122,6 +122,35 @@ agents! {
     qwen_code_solves_two_tasks: "qwen-code", "chat", 2, "test";
 }
 
+/// It needs a newer Python than this machine has, so both environments use an image that has one.
+mod openhands {
+    use super::*;
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn it_solves_two_tasks_in_a_container() {
+        let server = model();
+        let job = docker("openhands", &served_by(&server, "chat"));
+        solves(job, "openhands", with_newer_python(), 2);
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn it_solves_two_tasks_in_a_sandbox() {
+        let server = model();
+        let registry = TestRegistry::shared();
+        let image = registry.push(&TestEngine::shared(), with_newer_python(), "newer-python:1");
+        let job = native("openhands", &served_by(&server, "chat"));
+        let config = job.root().join("docker");
+        registry.write_login(&config);
+        let settings = json!({"network": "none", "insecure_registries": [registry.address()]});
+        let job = job
+            .set("environment/provider_config", settings)
+            .env("DOCKER_CONFIG", &config.display().to_string());
+        solves(job, "openhands", &image, 2);
+    }
+}
+
 #[test]
 fn claude_code_works_with_a_model_of_another_dialect() {
     let server = model();

@@ -16,7 +16,7 @@ const RUNS: [(&str, &str); 12] = [
     ("kimi-code", "native, docker, docker as an ordinary user"),
     ("mini-swe-agent", "native, docker, docker as an ordinary user"),
     ("opencode", "native, docker, docker as an ordinary user"),
-    ("openhands", "outside of Rollout only"),
+    ("openhands", "native, docker, docker as an ordinary user"),
     ("qwen-code", "native, docker, docker as an ordinary user"),
 ];
 

@@ -73,11 +73,11 @@ fn every_problem_of_a_request_is_told_on_its_own_line() {
 fn hostile_requests_are_refused_and_cost_nothing() {
     let server = ModelServer::echo();
     let service = Service::start(job(&server, 1));
-    let told = |answer: Answer| {
+    let reported = |answer: Answer| {
         let status = answer.status;
         format!("{status} {}", answer.json()["error"]["message"].as_str().unwrap())
     };
-    let raw = |head: String, body: &[u8]| told(send(service.address, &head, body));
+    let raw = |head: String, body: &[u8]| reported(send(service.address, &head, body));
     let json_of = |length: usize| {
         let length = length.to_string();
         head("POST", "/v1/rollouts", &[("Content-Type", "application/json"), ("Content-Length", &length)])

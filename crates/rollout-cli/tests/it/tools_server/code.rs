@@ -102,7 +102,7 @@ fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
     );
     assert_eq!(data["result"], "half\n[killed: timed out after 1 seconds]");
     assert_eq!(server.shell("w", "ps ax | grep -c '[s]leep 987' || true"), "0\n");
-    // The time of a call counts too, and what was printed by then is told.
+    // The time of a call counts too, and what was printed by then is reported.
     let body = json!({
         "worker_id": "w", "action": "code:shell", "params": {"command": "echo half; sleep 987", "timeout": 1000},
         "timeout": 3,

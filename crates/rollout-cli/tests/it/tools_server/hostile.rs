@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::server::{Server, told, until};
+use super::server::{Server, reported, until};
 use crate::http::{self, head, send};
 
 #[test]
@@ -23,7 +23,7 @@ fn a_body_that_is_too_large_is_refused_however_it_comes() {
         body.extend(format!("{:x}\r\n{}\r\n", 500, " ".repeat(500)).bytes());
     }
     body.extend(b"0\r\n\r\n");
-    let (status, answer) = told(send(server.address, &head("POST", "/api/v1/execute", &chunked), &body));
+    let (status, answer) = reported(send(server.address, &head("POST", "/api/v1/execute", &chunked), &body));
     assert_eq!((status, &answer["code"]), (413, &json!(4000)));
     // Said to be larger than anything.
     let absurd = [("Content-Type", "application/json"), ("Content-Length", "18446744073709551615")];
@@ -39,7 +39,8 @@ fn what_is_not_json_of_the_protocol_is_refused() {
     let with = |kind: &str, body: &[u8]| {
         let length = body.len().to_string();
         let headers = [("Content-Type", kind), ("Content-Length", length.as_str())];
-        let (status, answer) = told(send(server.address, &head("POST", "/api/v1/execute", &headers), body));
+        let (status, answer) =
+            reported(send(server.address, &head("POST", "/api/v1/execute", &headers), body));
         (status, answer["code"].as_u64().unwrap())
     };
     let json = "application/json";
@@ -86,12 +87,15 @@ fn a_web_page_cannot_use_the_server_of_the_machine_it_is_shown_on() {
     let call = json!({"worker_id": "w", "action": "code:shell", "params": {"command": "id"}});
     for host in ["evil.example", "evil.example:18890", "127.0.0.1.evil.example"] {
         let (status, answer) =
-            told(http::post_with(server.address, "/api/v1/execute", &[("Host", host)], &call));
+            reported(http::post_with(server.address, "/api/v1/execute", &[("Host", host)], &call));
         assert_eq!((status, &answer["code"]), (403, &json!(4001)), "{host}");
     }
     // Without a body nothing needs to be asked first; it is refused for not being JSON.
-    let (status, _) =
-        told(send(server.address, &head("POST", "/api/v1/server/shutdown", &[("Content-Length", "0")]), b""));
+    let (status, _) = reported(send(
+        server.address,
+        &head("POST", "/api/v1/server/shutdown", &[("Content-Length", "0")]),
+        b"",
+    ));
     assert_eq!(status, 415);
     assert_eq!(server.get("/health").0, 200);
     server.stop();

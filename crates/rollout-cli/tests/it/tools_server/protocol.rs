@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::server::{Server, place, told};
+use super::server::{Server, place, reported};
 use crate::http;
 
 /// The parts of an answer that do not change from run to run.
@@ -326,7 +326,7 @@ fn beyond_loopback_only_a_token_lets_clients_in() {
     assert_eq!((status, &refused["code"]), (401, &json!(4001)));
     let execute = json!({"worker_id": "w", "action": "code:shell", "params": {"command": "echo in"}});
     let with = |value: &str| {
-        told(http::post_with(server.address, "/api/v1/execute", &[("Authorization", value)], &execute))
+        reported(http::post_with(server.address, "/api/v1/execute", &[("Authorization", value)], &execute))
     };
     assert_eq!(with("Bearer wrong-wrong-wrong-wrong").0, 401);
     assert_eq!(with(&format!("Bearer {token}")).1["data"]["result"], "in\n");

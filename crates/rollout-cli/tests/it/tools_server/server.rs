@@ -48,21 +48,21 @@ impl Server {
         let server = Self::serving(job, arguments);
         // What it tries out when it starts is not to be counted as a test's.
         until(|| {
-            let (status, told) = server.get("/api/v1/warmup/status");
+            let (status, reported) = server.get("/api/v1/warmup/status");
             let tried = |(name, how): (&String, &Value)| {
                 name == "vm" || how["status"] == "warm" || how["status"] == "failed"
             };
-            status != 200 || told["backends"].as_object().unwrap().iter().all(tried)
+            status != 200 || reported["backends"].as_object().unwrap().iter().all(tried)
         });
         server
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
-        told(http::get(self.address, path))
+        reported(http::get(self.address, path))
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        told(http::post(self.address, path, body))
+        reported(http::post(self.address, path, body))
     }
 
     /// Calls a tool, and returns the whole answer.
@@ -141,7 +141,7 @@ pub(crate) fn address(job: &TestJob, mut is_running: impl FnMut() -> bool) -> So
     }
 }
 
-pub(crate) fn told(answer: Answer) -> (u16, Value) {
+pub(crate) fn reported(answer: Answer) -> (u16, Value) {
     (answer.status, answer.json())
 }
 

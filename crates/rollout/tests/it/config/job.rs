@@ -78,6 +78,8 @@ fn the_documented_job_is_read() {
         "force_build": false,
         "cache_agent_install": false,
         "preserve_env": "never",
+        "keep_images": null,
+        "free_disk": null,
         "provider_config": {},
         "override_cpus": "1",
         "override_memory": "2G",
@@ -185,7 +187,7 @@ environment:
   force_build: true
   cache_agent_install: true
   preserve_env: on_failure
-  provider_config: {namespace: evals, tolerations: [{key: gpu}], replicas: 3, ratio: 0.5, on: true, none: null}
+  provider_config: {namespace: evals, registry: r.test, tolerations: [{key: gpu}], cpu_request: 0.5, network_policy: true}
   override_cpus: 500m
   override_memory_mb: 2048
   override_storage: 10Gi
@@ -197,6 +199,7 @@ verifier:
   ignore_exit_code: true
   agent_processes: kill
   env: {JUDGE: x}
+budget: {usd: 12.5}
 metrics: [{type: sum}, {type: min}, {type: max}, {type: mean}, {type: sum}]
 agents: [{name: nop, env: {A: b}}, {name: mine, execute: run}]
 datasets: [{path: tasks, name: renamed}]
@@ -218,7 +221,8 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!(
         serde_json::Value::Object(environment.provider_config),
         serde_json::json!({
-            "namespace": "evals", "tolerations": [{"key": "gpu"}], "replicas": 3, "ratio": 0.5, "on": true, "none": null,
+            "namespace": "evals", "registry": "r.test", "tolerations": [{"key": "gpu"}], "cpu_request": 0.5,
+            "network_policy": true,
         })
     );
     assert_eq!(environment.override_cpus, Some(Cpus { millis: 500 }));
@@ -230,6 +234,7 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!(verifier.after_agent_error(false), AfterAgentError::Run);
     assert_eq!(verifier.agent_processes, AgentProcesses::Kill);
     assert_eq!(verifier.env["JUDGE"].value, "x");
+    assert_eq!(config.budget.usd, Some(12.5));
     assert_eq!(config.metrics, [JobMetric::Sum, JobMetric::Min, JobMetric::Max, JobMetric::Mean]);
     assert_eq!(config.agents[0].kind, AgentKind::Nop);
     assert_eq!(config.agents[1].kind, AgentKind::Script { install: None, execute: "run".to_owned() });

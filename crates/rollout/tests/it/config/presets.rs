@@ -152,7 +152,7 @@ fn a_preset_file_is_named_by_its_path_and_its_problems_have_lines() {
     5 | install: {nmp: x}
       |           ^^^
       |
-      = help: did you mean `npm`? known keys in `install`: `npm`, `npm_musl`, `node`, `pip`, `pip_build`, `python`, `bin`, `script`, `check`
+      = help: did you mean `npm`? known keys in `install`: `npm`, `npm_musl`, `node`, `pip`, `pip_build`, `any_python`, `python`, `bin`, `script`, `check`
     ");
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout::config::{Bytes, Cpus, McpEndpoint, NetworkMode, TaskMcpServer, load_task_config};
+use rollout::config::{Bytes, Cpus, McpEndpoint, NetworkPolicy, TaskMcpServer, load_task_config};
 
 fn refused(text: &str) -> String {
     load_task_config(Path::new("task.toml"), text).unwrap_err().render(false)
@@ -267,9 +267,9 @@ X = "1"
         ("first", Some(5.0), 600.0)
     );
     assert_eq!(step.min_reward, [("reward".to_owned(), 0.5)]);
-    assert_eq!(config.network, Some(NetworkMode::NoNetwork));
-    assert_eq!(config.agent_network, Some(NetworkMode::Public));
-    assert_eq!(config.verifier_network, Some(NetworkMode::Allowlist));
+    assert_eq!(config.network, Some(NetworkPolicy::NoNetwork));
+    assert_eq!(config.agent_network, Some(NetworkPolicy::Public));
+    assert!(matches!(config.verifier_network, Some(NetworkPolicy::Allowlist(_))));
     assert_eq!(
         (config.agent_user.as_deref(), config.verifier_user.as_deref()),
         (Some("1000"), Some("judge"))

@@ -11,15 +11,18 @@ use rollout::{
     },
 };
 use rollout_guest::{
-    Ending, FileLookup, GuestReply, Item, MAX_CONNECTIONS, MAX_DATA, OUTPUT_WINDOW, Stream, TunnelStep,
-    VERSION, WINDOW, encode_reply,
+    Ending, FileLookup, GuestReply, Item, KillScope, MAX_CONNECTIONS, MAX_DATA, OUTPUT_WINDOW, Stream,
+    TunnelStep, VERSION, WINDOW, encode_reply,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 
 /// A client, and the other end of its stream after the hello.
 async fn connect() -> (Guest, DuplexStream) {
     let (ours, mut theirs) = duplex(1 << 20);
-    theirs.write_all(&encode_reply(0, &GuestReply::Hello { version: VERSION })).await.unwrap();
+    theirs
+        .write_all(&encode_reply(0, &GuestReply::Hello { version: VERSION, scope: KillScope::Namespace }))
+        .await
+        .unwrap();
     let (reader, writer) = split(ours);
     (Guest::connect(reader, writer, None).await.unwrap(), theirs)
 }
@@ -37,8 +40,8 @@ async fn refused(said: &[u8]) -> String {
 
 #[tokio::test]
 async fn only_a_guest_of_the_same_version_is_accepted() {
-    let other = encode_reply(0, &GuestReply::Hello { version: VERSION + 1 });
-    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: its version is 4, expected 3");
+    let other = encode_reply(0, &GuestReply::Hello { version: VERSION + 1, scope: KillScope::Namespace });
+    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: its version is 5, expected 4");
     insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
     insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
     insta::assert_snapshot!(refused(&encode_reply(0, &GuestReply::Done)).await, @"the guest does not answer: its first message is invalid");

@@ -2,9 +2,13 @@
 #![cfg(all(feature = "docker", target_os = "linux"))]
 
 mod commands;
+mod cuts;
 mod ends;
 mod files;
+mod host;
+mod host_websocket;
 mod lost;
+mod session;
 mod support;
 mod tunnel;
 mod watch;

@@ -40,26 +40,7 @@ impl Container {
 
     /// Starts a guest by way of another program, such as one that sets a limit.
     pub(crate) async fn start_by(wrapper: &[&str], user: Option<&str>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let program = dir.path().join("guest-program");
-        std::fs::write(&program, PROGRAM).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-        let mut words = wrapper.to_vec();
-        words.extend(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
-        let mut child = Command::new(words[0])
-            .args(&words[1..])
-            .arg(&program)
-            .current_dir(dir.path())
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", "/root")
-            .env("IMAGE_VARIABLE", "from the image")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let (mut child, dir) = spawn(wrapper, &[]);
         let streams = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
         let guest = Guest::connect(streams.0, streams.1, user.map(str::to_owned)).await.unwrap();
         Self { guest, child, dir }
@@ -110,6 +91,33 @@ impl Container {
         drop(self.guest);
         self.child.wait().await.unwrap();
     }
+}
+
+/// Starts the program of a guest as the first process of a namespace.
+pub(crate) fn spawn(wrapper: &[&str], arguments: &[&str]) -> (Child, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let program = dir.path().join("guest-program");
+    std::fs::write(&program, PROGRAM).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut words = wrapper.to_vec();
+    words.extend(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
+    let child = Command::new(words[0])
+        .args(&words[1..])
+        .arg(&program)
+        .args(arguments)
+        .current_dir(dir.path())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", "/root")
+        .env("IMAGE_VARIABLE", "from the image")
+        .env("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    (child, dir)
 }
 
 /// What came of a command.

@@ -58,7 +58,7 @@ def samples(path):
     return len(found)
 
 
-told = {}
+reported = {}
 for at, _, names in sorted(os.walk(given["out"])):
     for name in sorted(names):
         path = os.path.join(at, name)
@@ -79,5 +79,5 @@ for at, _, names in sorted(os.walk(given["out"])):
             continue
         else:
             count = kinds[name]()
-        told[os.path.relpath(path, given["out"])] = count
-print(json.dumps(told))
+        reported[os.path.relpath(path, given["out"])] = count
+print(json.dumps(reported))
