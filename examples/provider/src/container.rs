@@ -97,14 +97,14 @@ impl Container {
     async fn explained<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
         let Err(EnvironmentError::Lost(text)) = answer else { return answer };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // What happened at the end may be told a moment later.
+        // What happened at the end may be reported a moment later.
         let until = (now.as_secs() + 2).to_string();
         let (filter, format) =
             (format!("container={}", self.name), "{{.Action}} {{.Actor.Attributes.exitCode}}");
         let arguments =
             ["events", "--since", "1", "--until", &until, "--filter", &filter, "--format", format];
-        let Ok(told) = self.docker.call(&arguments).await else { return Err(EnvironmentError::Lost(text)) };
-        let events: Vec<(&str, &str)> = told.lines().filter_map(|line| line.split_once(' ')).collect();
+        let Ok(events) = self.docker.call(&arguments).await else { return Err(EnvironmentError::Lost(text)) };
+        let events: Vec<(&str, &str)> = events.lines().filter_map(|line| line.split_once(' ')).collect();
         let Some((_, code)) = events.iter().find(|(action, _)| *action == "die") else {
             return Err(EnvironmentError::Lost(text));
         };
