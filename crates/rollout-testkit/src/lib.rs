@@ -4,7 +4,6 @@
 
 mod api_fault;
 mod browser;
-mod clouds;
 mod cluster;
 mod command;
 pub mod conformance;
