@@ -8,16 +8,17 @@ use std::{
 
 use crate::TestJob;
 
-/// The user and group `nobody`.
-const NOBODY: u32 = 65534;
+/// The id of an ordinary user and group that every Debian has.
+const ORDINARY_USER: u32 = 65534;
 
 impl TestJob {
     /// The command run by an ordinary user who owns everything of the job except for the command itself.
-    pub fn command_as_nobody(&self, arguments: &[&str]) -> Command {
+    pub fn command_as_user(&self, arguments: &[&str]) -> Command {
         let command = self.command(arguments);
         let mut pending = vec![self.root().to_owned()];
         while let Some(path) = pending.pop() {
-            lchown(&path, Some(NOBODY), Some(NOBODY)).expect("give the job away, which needs root");
+            lchown(&path, Some(ORDINARY_USER), Some(ORDINARY_USER))
+                .expect("give the job away, which needs root");
             if path.symlink_metadata().expect("look at a file of the job").is_dir() {
                 let entries = fs::read_dir(&path).expect("list a directory of the job").flatten();
                 // The command is a link to the one that all tests run.
@@ -26,7 +27,12 @@ impl TestJob {
         }
         let mut lowered = Command::new("setpriv");
         lowered
-            .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"])
+            .args([
+                &format!("--reuid={ORDINARY_USER}"),
+                &format!("--regid={ORDINARY_USER}"),
+                "--clear-groups",
+                "--",
+            ])
             .arg(command.get_program())
             .args(command.get_args())
             .current_dir(self.root())

@@ -240,7 +240,7 @@ fn an_ordinary_user_gets_files_of_his_own_and_none_of_roots() {
     let job = job(&engine).task(TestTask::new("ordinary")).script(
         "id -u; mkdir -p /logs/agent/deep; echo x > /logs/agent/deep/file; chmod 4755 /logs/agent/deep/file",
     );
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // Root inside the container, and nobody outside.
     let printed = fs::read_to_string(job.dir().join("agent/set/ordinary__1/command/stdout.txt")).unwrap();

@@ -19,7 +19,7 @@ fn trial(job: &TestJob, path: &str) -> Value {
 #[test]
 fn a_mess_is_removed_by_an_ordinary_user_too() {
     let job = job().task(TestTask::new("task")).script(MESS);
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let result = trial(&job, "agent/set/task__1");
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
@@ -33,13 +33,13 @@ fn a_kill_of_an_ordinary_users_job_leaves_nothing_and_resume_completes_it() {
         .task(TestTask::new("task"))
         .script(&(gate.wait() + "touch /app/done"))
         .set("n_attempts", json!(2));
-    let mut child = job.command_as_nobody(&["run", "job.yaml"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = job.command_as_user(&["run", "job.yaml"]).stdout(Stdio::null()).spawn().unwrap();
     let waiting = [gate.arrival(), gate.arrival()];
     child.kill().unwrap();
     child.wait().unwrap();
     drop(waiting);
     job.expect_nothing_running();
-    let mut resumed = job.command_as_nobody(&["resume", "jobs/job"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut resumed = job.command_as_user(&["resume", "jobs/job"]).stdout(Stdio::null()).spawn().unwrap();
     for _ in 0..2 {
         gate.arrival().pass();
     }
@@ -51,7 +51,7 @@ fn a_kill_of_an_ordinary_users_job_leaves_nothing_and_resume_completes_it() {
 #[test]
 fn an_ordinary_user_is_told_which_limits_do_not_hold() {
     let job = job().task(TestTask::new("task")).oracle();
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     let result = trial(&job, "oracle/set/task__1");
     let enforced = result["environment"]["enforced"].as_object().unwrap();
     assert_eq!(enforced.keys().collect::<Vec<_>>(), ["cpus", "memory", "pids", "storage"]);

@@ -28,7 +28,7 @@ fn an_ordinary_user_runs_a_whole_job_and_nothing_is_left() {
         .file("environment/data/x", "x\n")
         .solution("cat /app/built /data/x && id -u && mkdir -p /opt/new && touch /app/done\n");
     let job = job().task(task).oracle().script("sleep 600 & touch /app/done").set("n_attempts", json!(2));
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for path in ["oracle/set/task__1", "oracle/set/task__2", "agent/set/task__1", "agent/set/task__2"] {
         assert_eq!(trial(&job, path)["reward"], 1.0, "{path}");
@@ -36,14 +36,14 @@ fn an_ordinary_user_runs_a_whole_job_and_nothing_is_left() {
     let said = fs::read_to_string(job.dir().join("oracle/set/task__1/command/stdout.txt")).unwrap();
     assert_eq!(said, "built\nx\n0\n");
     job.expect_nothing_left();
-    assert!(job.command_as_nobody(&["clean", "--preserved"]).output().unwrap().status.success());
+    assert!(job.command_as_user(&["clean", "--preserved"]).output().unwrap().status.success());
 }
 
 #[test]
 fn without_root_another_user_of_a_dockerfile_is_a_clear_error_and_nothing_is_left() {
     let task = TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nUSER daemon\n");
     let job = job().task(task).oracle();
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let message = trial(&job, "oracle/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("cannot run as daemon") && message.contains("run rollout as root"), "{message}");

@@ -296,7 +296,7 @@ fn a_snapshot_that_cannot_be_made_is_a_note() {
 #[test]
 fn an_ordinary_user_has_snapshots_too() {
     let job = job(INSTALL).set("n_attempts", json!(2)).set("n_concurrent_trials", json!(1));
-    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(installed(&results(&job, "job")), 1);
 }

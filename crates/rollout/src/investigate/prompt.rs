@@ -44,7 +44,7 @@ pub(super) fn prompt(evidence: &Evidence) -> String {
     let transcript: Vec<_> =
         numbered.map(|(text, step)| format!("[{step}] {}", clip(text, MAX_MESSAGE))).collect();
     let mut texts = vec![
-        ("What the agent was told", clip(&evidence.instruction, MAX_INSTRUCTION)),
+        ("What the agent was asked", clip(&evidence.instruction, MAX_INSTRUCTION)),
         ("What the agent and its tools said", clip(&transcript.join("\n\n"), MAX_TRANSCRIPT)),
         ("What went wrong", clip(&evidence.error, MAX_OUTPUT)),
     ];
@@ -101,7 +101,7 @@ mod tests {
 
         The reward: 0
 
-        What the agent was told:
+        What the agent was asked:
         ```
         Create /app/done.
         ```
