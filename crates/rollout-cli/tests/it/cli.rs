@@ -452,7 +452,12 @@ fn a_provider_that_is_not_there_ends_the_command_before_anything_runs() {
     rollout(dir.path(), &["init", "job", "."]);
     let kubeconfig = "environment={type: kubernetes, provider_config: {registry: r, kubeconfig: /none}}";
     let text = seen(dir.path(), &["job.yaml", "--set", kubeconfig]);
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"
+    --- stderr
+    error: no Kubernetes cluster is configured: there is no kubeconfig file at /none
+    hint: set KUBECONFIG, or `provider_config.kubeconfig`
+    --- exit 2
+    ");
     assert!(!dir.path().join("jobs").exists());
 }
 
