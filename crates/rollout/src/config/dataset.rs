@@ -9,13 +9,15 @@ use serde_json::{Value as Json, json};
 
 use crate::catalogue;
 
-use super::{GitAddress, InteractionConfig, interaction, is_git_address};
+use super::{
+    Compat, GitAddress, InteractionConfig, interaction, is_git_address, job::COMPAT,
+};
 use rollout_core::{name::DatasetName, result::DEFAULT_PASS_THRESHOLD};
 use rollout_settings::{
     Form, Section, Settings as _, Value, Written,
     declare::{entry, one_of},
     diagnostic::{Code, quoted},
-    forms::{finite, number_or_text, path, some_section, text},
+    forms::{finite, number_or_text, path, some_section, text, word},
 };
 
 /// One entry of `datasets`.
@@ -27,6 +29,15 @@ pub struct DatasetConfig {
     pub source: DatasetSource,
     /// The lowest reward that counts as solved.
     pub pass_threshold: f64,
+    /// The rules for its tasks, if the job has none.
+    pub compat: Option<Compat>,
+}
+
+impl DatasetConfig {
+    /// A dataset with the default of every other setting.
+    pub fn new(name: DatasetName, source: DatasetSource) -> Self {
+        Self { name, source, pass_threshold: DEFAULT_PASS_THRESHOLD, compat: None }
+    }
 }
 
 /// Where the tasks of a dataset come from.
@@ -106,6 +117,11 @@ rollout_settings::settings! {
         ///
         /// See [how numbers are counted](trust.md#how-numbers-are-counted).
         pass_threshold: Option<f64> = finite().optional().unset("1; that of the interaction"),
+        /// The rules for the tasks of this dataset. `harbor` gives the rules of Harbor also to tasks without
+        /// `schema_version`.
+        ///
+        /// An entry of a registry can have it too. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
+        compat: Option<Compat> = word(&COMPAT).optional().unset("that of the job, or of the registry"),
     }
 }
 
@@ -210,10 +226,32 @@ fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
             _ => "a dataset that is not in a registry is renamed with `name:`".to_owned(),
         });
     }
+    if kind == "interaction" {
+        section.refuse(&["compat"], kind, |_| "only tasks in directories have rules of Harbor".to_owned());
+    }
     match kind {
         "path" => path_dataset(section, keys),
         "registry" => registry_dataset(section, keys),
         _ => interaction_dataset(section, keys),
+    }
+}
+
+/// A dataset of tasks, with the settings that all of them have.
+fn tasks(name: DatasetName, source: DatasetSource, settings: TaskSettings) -> DatasetConfig {
+    let TaskSettings { pass_threshold, compat } = settings;
+    let plain = DatasetConfig::new(name, source);
+    DatasetConfig { pass_threshold: pass_threshold.unwrap_or(plain.pass_threshold), compat, ..plain }
+}
+
+/// The settings of every dataset of tasks, wherever they come from.
+struct TaskSettings {
+    pass_threshold: Option<f64>,
+    compat: Option<Compat>,
+}
+
+impl TaskSettings {
+    fn of(keys: &DatasetKeys) -> Self {
+        Self { pass_threshold: keys.pass_threshold, compat: keys.compat }
     }
 }
 
@@ -227,14 +265,15 @@ fn interaction_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<Datas
         interaction.pass_threshold = threshold;
     }
     let pass_threshold = interaction.pass_threshold;
-    Some(DatasetConfig { name, source: DatasetSource::Interaction(interaction), pass_threshold })
+    let source = DatasetSource::Interaction(interaction);
+    Some(DatasetConfig { pass_threshold, ..DatasetConfig::new(name, source) })
 }
 
 fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
-    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
+    let settings = TaskSettings::of(&keys);
     let written = keys.path?;
     if is_git_address(&written) {
-        return git_dataset(section, &written, keys.name, pass_threshold);
+        return git_dataset(section, &written, keys.name, settings);
     }
     let path = section.reader.dir.join(written);
     if !path.is_dir() {
@@ -247,14 +286,14 @@ fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfi
         Some(_) => dataset_name(section, "name", &keys.name?, "name")?,
         None => dataset_name(section, "path", &base_name(&path), "name")?,
     };
-    Some(DatasetConfig { name, source: DatasetSource::Path(path), pass_threshold })
+    Some(tasks(name, DatasetSource::Path(path), settings))
 }
 
 fn git_dataset(
     section: &Section<'_>,
     written: &str,
     name: Option<String>,
-    pass_threshold: f64,
+    settings: TaskSettings,
 ) -> Option<DatasetConfig> {
     let address: GitAddress = match written.parse() {
         Ok(address) => address,
@@ -268,7 +307,7 @@ fn git_dataset(
         Some(_) => dataset_name(section, "name", &name?, "name")?,
         None => dataset_name(section, "path", &last_name(&address), "name")?,
     };
-    Some(DatasetConfig { name, source: DatasetSource::Git(address), pass_threshold })
+    Some(tasks(name, DatasetSource::Git(address), settings))
 }
 
 /// The name of the directory, otherwise of the repository.
@@ -285,18 +324,18 @@ fn last_name(address: &GitAddress) -> String {
 }
 
 fn named_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
-    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
+    let settings = TaskSettings::of(&keys);
     let dataset = keys.name.filter(|_| section.filled_string("name").is_some())?;
     let name = match section.node("rename") {
         Some(_) => dataset_name(section, "rename", &keys.rename?, "rename")?,
         None => dataset_name(section, "name", &dataset, "rename")?,
     };
     let source = DatasetSource::Named { dataset, version: keys.version };
-    Some(DatasetConfig { name, source, pass_threshold })
+    Some(tasks(name, source, settings))
 }
 
 fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
-    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
+    let settings = TaskSettings::of(&keys);
     let registry = keys.registry.and_then(|keys| registry(&section.inside("registry"), keys));
     let dataset = keys.name.filter(|_| section.filled_string("name").is_some());
     if section.entry("name").is_none() {
@@ -307,7 +346,7 @@ fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetC
         None => dataset_name(section, "name", dataset.as_ref()?, "rename")?,
     };
     let source = DatasetSource::Registry { registry: registry?, dataset: dataset?, version: keys.version };
-    Some(DatasetConfig { name, source, pass_threshold })
+    Some(tasks(name, source, settings))
 }
 
 fn registry(section: &Section<'_>, keys: RegistryKeys) -> Option<RegistryLocation> {
@@ -374,6 +413,10 @@ pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
     let threshold = written.key("pass_threshold").plain();
     if !threshold.is_null() && !matches!(config.source, DatasetSource::Interaction(_)) {
         record["pass_threshold"] = threshold;
+    }
+    let compat = written.key("compat").plain();
+    if !compat.is_null() {
+        record["compat"] = compat;
     }
     record
 }

@@ -76,7 +76,7 @@ rollout_settings::settings! {
             .default("/tmp/instruction.md".to_owned()),
         /// The rules for all tasks. `harbor` gives the rules of Harbor also to tasks without `schema_version`.
         ///
-        /// See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
+        /// A dataset can have its own. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
         pub compat: Option<Compat> = word(&COMPAT).optional(),
         /// Runs tasks although a setting of theirs is not supported. Each result lists what is missing.
         ///
@@ -274,7 +274,7 @@ pub enum Compat {
     Harbor,
 }
 
-const COMPAT: [(&str, Compat); 1] = [("harbor", Compat::Harbor)];
+pub(super) const COMPAT: [(&str, Compat); 1] = [("harbor", Compat::Harbor)];
 
 rollout_settings::settings! {
     /// How attempts are graded: the `verifier` section, with `compat` applied.

@@ -214,10 +214,11 @@ pub(super) fn planned(
     pins.extend(dataset.resolved);
     let configured = config.datasets.iter().find(|entry| entry.name == dataset.name);
     let pass_threshold = configured.map_or(DEFAULT_PASS_THRESHOLD, |entry| entry.pass_threshold);
+    let compat = config.compat.or(configured.and_then(|entry| entry.compat)).or(dataset.compat);
     let mut tasks = Vec::with_capacity(dataset.tasks.len());
     for entry in dataset.tasks {
         let mut task = entry.task;
-        if config.compat == Some(Compat::Harbor)
+        if compat == Some(Compat::Harbor)
             && let Ok(task) = &mut task
         {
             Arc::make_mut(task).is_harbor = true;

@@ -27,7 +27,7 @@ use std::{
 
 use rollout_env::{EnvironmentTemplate, ImageRequest, Origin, compose::ComposeFile};
 
-use crate::config::{Diagnostic, TaskBounds, TaskConfig};
+use crate::config::{Compat, Diagnostic, TaskBounds, TaskConfig};
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_record::journal::RecordedSource;
 
@@ -140,6 +140,8 @@ pub struct Dataset {
     pub name: DatasetName,
     /// Its tasks, by name.
     pub tasks: Vec<TaskEntry>,
+    /// The rules for its tasks, if a registry names them.
+    pub compat: Option<Compat>,
     /// What was looked up: commits of branches, tags and hubs, and versions of datasets.
     pub resolved: Pins,
     /// Warnings about the dataset as a whole, one sentence each.
@@ -150,7 +152,22 @@ pub struct Dataset {
 
 impl Dataset {
     fn empty(name: DatasetName) -> Self {
-        Self { name, tasks: Vec::new(), resolved: Pins::new(), warnings: Vec::new(), rows: None }
+        Self {
+            name,
+            tasks: Vec::new(),
+            compat: None,
+            resolved: Pins::new(),
+            warnings: Vec::new(),
+            rows: None,
+        }
+    }
+
+    /// Applies the rules that a registry names, and keeps them for a resume, which does not read the registry.
+    fn follow(&mut self, compat: Option<Compat>) {
+        self.compat = compat;
+        if let Some(Compat::Harbor) = compat {
+            self.resolved.insert(resolved::compat_key(&self.name), "harbor".to_owned());
+        }
     }
 }
 

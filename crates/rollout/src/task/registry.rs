@@ -17,7 +17,7 @@ use super::{
     shown,
     sources::blocking,
 };
-use crate::config::RegistryLocation;
+use crate::config::{Compat, RegistryLocation};
 use rollout_core::{name::TaskName, text::hex};
 
 /// The maximum size of a registry; the largest known one has 2 MiB.
@@ -174,6 +174,8 @@ pub(super) struct RegistryDataset {
     pub(super) tasks: Vec<RegistryTask>,
     /// The version that was chosen.
     pub(super) version: Option<String>,
+    /// The rules for its tasks.
+    pub(super) compat: Option<Compat>,
 }
 
 /// A version of a dataset in a registry.
@@ -310,11 +312,12 @@ impl Registry {
         })?;
         let mut reader = TaskReader { base: self.base.as_deref(), problems: Vec::new() };
         let mut tasks = reader.tasks(*index, entry);
+        let compat = reader.compat(*index, entry);
         if !reader.problems.is_empty() {
             return Err(RegistryError::Invalid { registry: self.name.clone(), problems: reader.problems });
         }
         tasks.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(RegistryDataset { tasks, version: version_of(entry) })
+        Ok(RegistryDataset { tasks, version: version_of(entry), compat })
     }
 
     /// Its path or URL, without secrets.
@@ -398,6 +401,19 @@ impl TaskReader<'_> {
             tasks.push(RegistryTask { name, origin });
         }
         tasks
+    }
+
+    /// The rules for the tasks. An unknown word would silently change scores.
+    fn compat(&mut self, index: usize, entry: &Map<String, Value>) -> Option<Compat> {
+        let at = format!("[{index}]");
+        match self.text(&at, entry, "compat")?? {
+            "harbor" => Some(Compat::Harbor),
+            other => {
+                let other = shown(Path::new(other));
+                self.problem(format!("{at}.compat"), format!("unknown rules `{other}`; known: `harbor`"));
+                None
+            }
+        }
     }
 
     fn name(&mut self, at: &str, object: &Map<String, Value>) -> Option<TaskName> {

@@ -7,6 +7,7 @@ use super::{
     git::{CommitId, GitUrl, RepoPath},
     registry::{Origin, RegistryTask},
 };
+use crate::config::Compat;
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_record::journal::{Header, RecordedSource};
 
@@ -49,6 +50,11 @@ impl Resolved {
         if self.ask { None } else { self.tasks.get(dataset).cloned() }
     }
 
+    /// The rules that the registry named for a dataset.
+    pub(super) fn compat(&self, dataset: &DatasetName) -> Option<Compat> {
+        self.pins.contains_key(&compat_key(dataset)).then_some(Compat::Harbor)
+    }
+
     /// Replaces tasks of the registry by the known ones.
     pub(super) fn keep(&self, dataset: &DatasetName, found: &mut [RegistryTask]) {
         let known = self.tasks.get(dataset).into_iter().flatten();
@@ -59,6 +65,11 @@ impl Resolved {
             }
         }
     }
+}
+
+/// The key of the rules of a dataset in the journal.
+pub(super) fn compat_key(dataset: &DatasetName) -> String {
+    format!("compat of dataset {dataset}")
 }
 
 fn registry_task(name: &str, source: &RecordedSource) -> Option<RegistryTask> {

@@ -219,21 +219,22 @@ impl<'a> Loader<'a> {
                 (dataset.tasks, dataset.warnings) = self.git_tasks(address, &mut dataset.resolved).await?;
             }
             DatasetSource::Registry { registry, dataset: name, version } => {
-                let tasks = match self.resolved.instead_of_registry(&config.name) {
-                    Some(tasks) => tasks,
+                let (tasks, compat) = match self.resolved.instead_of_registry(&config.name) {
+                    Some(tasks) => (tasks, self.resolved.compat(&config.name)),
                     None => {
                         let registry = self.registry(registry).await?;
                         let mut found = registry.dataset(name, version.as_deref())?;
                         self.resolved.keep(&config.name, &mut found.tasks);
-                        found.tasks
+                        (found.tasks, found.compat)
                     }
                 };
                 (dataset.tasks, dataset.resolved) = self.registry_tasks(tasks).await?;
+                dataset.follow(compat);
             }
             DatasetSource::Named { dataset: name, version } => {
                 let mut origin = None;
-                let tasks = match self.resolved.instead_of_registry(&config.name) {
-                    Some(tasks) => tasks,
+                let (tasks, compat) = match self.resolved.instead_of_registry(&config.name) {
+                    Some(tasks) => (tasks, self.resolved.compat(&config.name)),
                     None => {
                         let known = self.known_registries().await;
                         let (found, registry) = lookup::find(known, name, version.as_deref())?;
@@ -242,11 +243,12 @@ impl<'a> Loader<'a> {
                         let version = found.version.unwrap_or_else(|| "without a version".to_owned());
                         (self.progress)(format!("dataset {name}: {version}, from {registry}"));
                         origin = Some(format!("{version}, from {registry}"));
-                        tasks
+                        (tasks, found.compat)
                     }
                 };
                 (dataset.tasks, dataset.resolved) = self.registry_tasks(tasks).await?;
                 dataset.resolved.extend(origin.map(|origin| (format!("dataset {name}"), origin)));
+                dataset.follow(compat);
             }
             // The rows are files; a plan takes the examples from the interaction itself.
             DatasetSource::Interaction(interaction) => {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rollout::{
-    config::{DatasetConfig, DatasetSource, RegistryLocation},
+    config::{Compat, DatasetConfig, DatasetSource, RegistryLocation},
     name::DatasetName,
     task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
 };
@@ -70,6 +70,7 @@ async fn load(
             version: version.map(str::to_owned),
         },
         pass_threshold: 1.0,
+        compat: None,
     };
     let sources = Sources::new(dir.path().join("cache"));
     Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())
@@ -97,6 +98,29 @@ fn versions() -> Value {
             {"name": "c", "path": "tasks/three"},
         ]},
     ])
+}
+
+#[tokio::test]
+async fn an_entry_names_the_rules_for_its_tasks() {
+    let tasks = json!([{"name": "a", "path": "tasks/one"}]);
+    let fixture = Fixture::new(&json!([
+        {"name": "plain", "tasks": tasks},
+        {"name": "made", "compat": "harbor", "tasks": tasks},
+        {"name": "other", "compat": "hrbor", "tasks": tasks},
+        {"name": "number", "compat": 2, "tasks": tasks},
+    ]));
+    assert_eq!(fixture.load("plain", None).await.unwrap().compat, None);
+    let made = fixture.load("made", None).await.unwrap();
+    assert_eq!(made.compat, Some(Compat::Harbor));
+    assert_eq!(made.resolved["compat of dataset set"], "harbor", "a resume does not read the registry");
+    insta::assert_snapshot!(fixture.refusal("other", None).await, @"
+    invalid registry [dir]/registry.json:
+    - [2].compat: unknown rules `hrbor`; known: `harbor`
+    ");
+    insta::assert_snapshot!(fixture.refusal("number", None).await, @"
+    invalid registry [dir]/registry.json:
+    - [3].compat: must be a string
+    ");
 }
 
 #[tokio::test]
@@ -284,6 +308,7 @@ async fn a_registry_is_downloaded_once_per_load_and_a_plain_file_server_can_hold
             version: None,
         },
         pass_threshold: 1.0,
+        compat: None,
     };
     let sources = Sources::new(fixture.dir.path().join("cache"));
     let datasets =

@@ -99,6 +99,7 @@ impl Fixture {
                 version: None,
             },
             pass_threshold: 1.0,
+        compat: None,
         }
     }
 

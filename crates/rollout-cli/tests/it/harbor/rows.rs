@@ -244,6 +244,38 @@ fn the_job_gives_the_rules_of_harbor_to_all_tasks() {
 }
 
 #[test]
+fn a_dataset_or_an_entry_of_a_registry_gives_the_rules_of_harbor_to_its_tasks_only() {
+    let both = "echo 0 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json\n";
+    let entry = |compat: &str| {
+        json!([{"name": "listed", "compat": compat, "tasks": [{"name": "plain", "path": "set/plain"}]}])
+    };
+    let job = native()
+        .task(TestTask::new("plain").tests(both))
+        .script("exit 1")
+        .file("registry.json", &entry("harbor").to_string())
+        .set(
+            "datasets",
+            json!([
+                {"path": "set", "name": "ours"},
+                {"path": "set", "name": "theirs", "compat": "harbor"},
+                {"registry": {"path": "registry.json"}, "name": "listed"},
+            ]),
+        );
+    let expected = [("ours", json!(null)), ("theirs", json!(1.0)), ("listed", json!(1.0))];
+    let finished = job.run().expect(1);
+    for (dataset, reward) in &expected {
+        assert_eq!(finished.trial(&format!("agent/{dataset}/plain__1"))["reward"], *reward, "{dataset}");
+    }
+    // A resume does not read the registry again, and has the rules of the first run.
+    let job = job.file("registry.json", &entry("unknown").to_string());
+    let resumed = job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(1);
+    for (dataset, reward) in &expected {
+        let result = resumed.trial(&format!("agent/{dataset}/plain__1"));
+        assert_eq!(result["reward"], *reward, "{dataset}, again: {result:#}");
+    }
+}
+
+#[test]
 fn a_health_check_that_keeps_failing_is_an_error_that_quotes_it() {
     let check =
         "[environment.healthcheck]\ncommand = \"echo not yet; false\"\ninterval_sec = 0\nretries = 2\n";
