@@ -2,22 +2,22 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    num::NonZeroU32,
     path::{Path, PathBuf},
 };
 
+use globset::{Glob, GlobMatcher};
 use serde_json::{Value as Json, json};
 
 use crate::catalogue;
 
-use super::{
-    Compat, GitAddress, InteractionConfig, interaction, is_git_address, job::COMPAT,
-};
+use super::{Compat, GitAddress, InteractionConfig, interaction, is_git_address, job::COMPAT};
 use rollout_core::{name::DatasetName, result::DEFAULT_PASS_THRESHOLD};
 use rollout_settings::{
     Form, Section, Settings as _, Value, Written,
     declare::{entry, one_of},
     diagnostic::{Code, quoted},
-    forms::{finite, number_or_text, path, some_section, text, word},
+    forms::{finite, number_or_text, path, some_count, some_section, text, texts, word},
 };
 
 /// One entry of `datasets`.
@@ -31,12 +31,40 @@ pub struct DatasetConfig {
     pub pass_threshold: f64,
     /// The rules for its tasks, if the job has none.
     pub compat: Option<Compat>,
+    /// The part of it that is run.
+    pub filter: TaskFilter,
 }
 
 impl DatasetConfig {
     /// A dataset with the default of every other setting.
     pub fn new(name: DatasetName, source: DatasetSource) -> Self {
-        Self { name, source, pass_threshold: DEFAULT_PASS_THRESHOLD, compat: None }
+        let filter = TaskFilter::default();
+        Self { name, source, pass_threshold: DEFAULT_PASS_THRESHOLD, compat: None, filter }
+    }
+}
+
+/// Selects tasks of a dataset by name.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// The tasks to run; all when empty.
+    pub include: Vec<GlobMatcher>,
+    /// The tasks to leave out of these.
+    pub exclude: Vec<GlobMatcher>,
+    /// How many of the rest are run: the first ones by name.
+    pub limit: Option<NonZeroU32>,
+}
+
+impl TaskFilter {
+    /// Whether a task is selected, as far as its name decides it.
+    pub fn selects(&self, name: &str) -> bool {
+        let matches = |globs: &[GlobMatcher]| globs.iter().any(|glob| glob.is_match(name));
+        (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
+    }
+
+    /// The patterns that match none of these names.
+    pub fn unmatched<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        let all = self.include.iter().chain(&self.exclude);
+        all.filter(|glob| !names.iter().any(|name| glob.is_match(name))).map(|glob| glob.glob().glob())
     }
 }
 
@@ -122,6 +150,14 @@ rollout_settings::settings! {
         ///
         /// An entry of a registry can have it too. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
         compat: Option<Compat> = word(&COMPAT).optional().unset("that of the job, or of the registry"),
+        /// The tasks to run: names, or patterns with `*`, `?` and `[…]`.
+        ///
+        /// `--task` and `--limit` on the command line select among what these three settings leave.
+        include: Vec<String> = patterns("all"),
+        /// The tasks to leave out, in the same form.
+        exclude: Vec<String> = patterns("none"),
+        /// How many tasks are run, after `include` and `exclude`: the first ones by name.
+        limit: Option<NonZeroU32> = some_count().optional().unset("all"),
     }
 }
 
@@ -132,6 +168,18 @@ rollout_settings::settings! {
         path: Option<String> = path().optional().as_written(),
         /// The http or https URL of a registry file.
         url: Option<String> = path().kind("URL").optional().as_written(),
+    }
+}
+
+fn patterns(unset: &'static str) -> Form<Vec<String>> {
+    texts().check(|patterns, section, key| check_patterns(patterns, section, key)).unset(unset)
+}
+
+fn check_patterns(patterns: &[String], section: &Section<'_>, key: &str) {
+    for pattern in patterns {
+        if let Err(error) = Glob::new(pattern) {
+            section.invalid(key, format!("invalid pattern {}: {}", quoted(pattern), error.kind()));
+        }
     }
 }
 
@@ -227,7 +275,10 @@ fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
         });
     }
     if kind == "interaction" {
-        section.refuse(&["compat"], kind, |_| "only tasks in directories have rules of Harbor".to_owned());
+        section.refuse(&["compat", "include", "exclude", "limit"], kind, |key| match key {
+            "compat" => "only tasks in directories have rules of Harbor".to_owned(),
+            _ => "select questions with `--task` and `--limit` on the command line".to_owned(),
+        });
     }
     match kind {
         "path" => path_dataset(section, keys),
@@ -238,20 +289,28 @@ fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
 
 /// A dataset of tasks, with the settings that all of them have.
 fn tasks(name: DatasetName, source: DatasetSource, settings: TaskSettings) -> DatasetConfig {
-    let TaskSettings { pass_threshold, compat } = settings;
+    let TaskSettings { pass_threshold, compat, filter } = settings;
     let plain = DatasetConfig::new(name, source);
-    DatasetConfig { pass_threshold: pass_threshold.unwrap_or(plain.pass_threshold), compat, ..plain }
+    DatasetConfig { pass_threshold: pass_threshold.unwrap_or(plain.pass_threshold), compat, filter, ..plain }
 }
 
 /// The settings of every dataset of tasks, wherever they come from.
 struct TaskSettings {
     pass_threshold: Option<f64>,
     compat: Option<Compat>,
+    filter: TaskFilter,
 }
 
 impl TaskSettings {
     fn of(keys: &DatasetKeys) -> Self {
-        Self { pass_threshold: keys.pass_threshold, compat: keys.compat }
+        let DatasetKeys { include, exclude, limit, .. } = keys;
+        // Invalid patterns were reported.
+        let globs = |patterns: &[String]| {
+            let valid = patterns.iter().filter_map(|pattern| Glob::new(pattern).ok());
+            valid.map(|glob| glob.compile_matcher()).collect()
+        };
+        let filter = TaskFilter { include: globs(include), exclude: globs(exclude), limit: *limit };
+        Self { pass_threshold: keys.pass_threshold, compat: keys.compat, filter }
     }
 }
 
@@ -414,9 +473,11 @@ pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
     if !threshold.is_null() && !matches!(config.source, DatasetSource::Interaction(_)) {
         record["pass_threshold"] = threshold;
     }
-    let compat = written.key("compat").plain();
-    if !compat.is_null() {
-        record["compat"] = compat;
+    for key in ["compat", "include", "exclude", "limit"] {
+        let value = written.key(key).plain();
+        if !value.is_null() {
+            record[key] = value;
+        }
     }
     record
 }

@@ -348,19 +348,9 @@ impl Translation<'_> {
                     let inner = if key == "registry_url" { "url" } else { "path" };
                     out.push(new_entry("registry", Value::Map(vec![renamed(inner, entry)]), at));
                 }
-                "task_names" => self.refuse(
-                    "datasets.task_names",
-                    at,
-                    "select tasks with `--task GLOB` on the command line",
-                ),
-                "exclude_task_names" => {
-                    self.refuse(
-                        "datasets.exclude_task_names",
-                        at,
-                        "select tasks with `--task GLOB`, such as '[!x]*'",
-                    );
-                }
-                "n_tasks" => self.refuse("datasets.n_tasks", at, "use `--limit N` on the command line"),
+                "task_names" => out.push(renamed("include", entry)),
+                "exclude_task_names" => out.push(renamed("exclude", entry)),
+                "n_tasks" => out.push(renamed("limit", entry)),
                 "overwrite" | "download_dir" => {
                     if !matches!(entry.node.value, Value::Bool(false)) {
                         self.warn(&format!("datasets.{key}"), at, "`rollout datasets` shows what is cached");

@@ -34,7 +34,7 @@ pub use address::{AddressError, GitAddress, HubAddress, NamedDataset, is_git_add
 pub use agent::{AgentConfig, AgentKind};
 pub use benchmark::*;
 pub use columns::{ColumnConfig, ColumnsConfig};
-pub use dataset::{DatasetConfig, DatasetSource, RegistryLocation};
+pub use dataset::{DatasetConfig, DatasetSource, RegistryLocation, TaskFilter};
 pub use gateway::JobGatewayConfig;
 pub use interaction::{
     ContainerConfig, ContainerImage, ExamplesConfig, InteractionConfig, InteractionKind, interaction_schema,

@@ -169,11 +169,12 @@ impl Plan {
                 all.push(planned(dataset, &config, vars, &mut pins));
             }
         }
+        let size = |tasks: &Vec<PlanTask>| Some((tasks.first()?.dataset().to_string(), tasks.len() as u64));
+        let dataset_sizes = all.iter().filter_map(size).collect();
+        all.iter_mut().for_each(|tasks| filter(tasks, &config));
         let names = || all.iter().flatten().map(PlanTask::name);
         check("task", &selection.tasks, names())?;
         let available = listed(names());
-        let size = |tasks: &Vec<PlanTask>| Some((tasks.first()?.dataset().to_string(), tasks.len() as u64));
-        let dataset_sizes = all.iter().filter_map(size).collect();
         let mut tasks = Vec::new();
         for mut dataset in all {
             dataset.retain(|task| selects(&selection.tasks, task.name()));
@@ -468,6 +469,14 @@ fn check<'a>(
             Err(PlanError::NoMatch { what, pattern: glob.glob().to_string(), available: listed(names) })
         }
     }
+}
+
+/// Keeps the tasks that the job file selects in their dataset.
+fn filter(tasks: &mut Vec<PlanTask>, config: &JobConfig) {
+    let Some(dataset) = tasks.first().map(PlanTask::dataset) else { return };
+    let Some(entry) = config.datasets.iter().find(|entry| entry.name == *dataset) else { return };
+    tasks.retain(|task| entry.filter.selects(task.name()));
+    tasks.truncate(entry.filter.limit.map_or(usize::MAX, |limit| limit.get() as usize));
 }
 
 fn selects(globs: &[GlobMatcher], name: &str) -> bool {

@@ -202,6 +202,15 @@ impl<'a> Loader<'a> {
             let names = listed(bare);
             dataset.warnings.push(format!("tasks without a task.toml use all defaults: {names}"));
         }
+        // The tasks of an earlier run are only those that were selected.
+        if self.resolved.instead_of_registry(&config.name).is_none() {
+            let names: Vec<&str> = dataset.tasks.iter().map(|entry| entry.name.as_str()).collect();
+            let unmatched: Vec<_> = config.filter.unmatched(&names).map(|glob| format!("`{glob}`")).collect();
+            if !unmatched.is_empty() {
+                let patterns = listed(unmatched);
+                dataset.warnings.push(format!("`include` or `exclude` matches no task: {patterns}"));
+            }
+        }
         Ok(dataset)
     }
 

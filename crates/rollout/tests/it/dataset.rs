@@ -57,7 +57,8 @@ impl Tasks {
             name: DatasetName::new("set").unwrap(),
             source: DatasetSource::Path(self.path(name)),
             pass_threshold: 1.0,
-        compat: None,
+            compat: None,
+            filter: Default::default(),
         };
         let sources = Sources::new(self.path("cache"));
         Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())

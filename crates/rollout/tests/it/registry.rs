@@ -71,6 +71,7 @@ async fn load(
         },
         pass_threshold: 1.0,
         compat: None,
+        filter: Default::default(),
     };
     let sources = Sources::new(dir.path().join("cache"));
     Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())
@@ -309,6 +310,7 @@ async fn a_registry_is_downloaded_once_per_load_and_a_plain_file_server_can_hold
         },
         pass_threshold: 1.0,
         compat: None,
+        filter: Default::default(),
     };
     let sources = Sources::new(fixture.dir.path().join("cache"));
     let datasets =

@@ -99,7 +99,8 @@ impl Fixture {
                 version: None,
             },
             pass_threshold: 1.0,
-        compat: None,
+            compat: None,
+            filter: Default::default(),
         }
     }
 

@@ -319,6 +319,8 @@ fn a_part_of_a_benchmark_is_not_called_the_whole() {
         subset(&["--task", "hello*", "--limit", "1"]),
         json!({"name": "set[hello*,limit=1]", "n_tasks": 1, "filter": "hello*"})
     );
+    let part = ["--set", "datasets.0.exclude=[other]", "--set", "datasets.0.limit=1"];
+    assert_eq!(subset(&part), json!({"name": "set[!other,limit=1]", "n_tasks": 1, "filter": "!other"}));
 }
 
 #[test]

@@ -141,6 +141,29 @@ fn a_job_file_of_harbor_runs() {
 }
 
 #[test]
+fn the_tasks_that_a_job_file_of_harbor_selects_are_run() {
+    let tasks = ["hello-a", "hello-b", "hello-c", "other"];
+    let job = tasks.iter().fold(job(), |job, name| job.task(TestTask::new(name)));
+    write(
+        &job,
+        "harbor.yaml",
+        "job_name: part\njobs_dir: jobs\ndatasets:\n  - path: set\n    task_names: ['hello-*', missing]\n    \
+         exclude_task_names: [hello-a]\n    n_tasks: 1\n",
+    );
+    let native = ["--set", "environment.type=native", "--set", "environment.provider_config.images.*=host"];
+    let ended = job.rollout(&[&["run", "harbor.yaml"], &native[..]].concat()).expect(0);
+    let dir = job.root().join("jobs/part/oracle/set");
+    let ran: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(ran, ["hello-b__1"]);
+    assert!(
+        ended.stderr().contains("`include` or `exclude` matches no task: `missing`"),
+        "{}",
+        ended.stderr()
+    );
+    job.rollout(&["resume", "jobs/part"]).expect(0);
+}
+
+#[test]
 fn settings_of_harbor_without_a_counterpart_are_refused_by_name() {
     let job = job().task(TestTask::new("one"));
     write(
@@ -149,7 +172,7 @@ fn settings_of_harbor_without_a_counterpart_are_refused_by_name() {
         "job_name: x\nagent_timeout_multiplier: 2\nextra_instructions: [be quick]\nenvironment:\n  type: daytona\n  \
          env: {A: b}\nverifier:\n  import_path: my.verifier\nagents:\n  - import_path: my.agent\n  - name: claude-code\n    \
          model_name: anthropic/claude-sonnet-4-5\n    kwargs: {max_turns: 3, version: \"2.0\"}\ndatasets:\n  - path: set\n    \
-         task_names: [one]\n    n_tasks: 1\n  - name: org/package\nartifacts:\n  - source: /a\n    destination: b\n",
+         sampling: true\n  - name: org/package\nartifacts:\n  - source: /a\n    destination: b\n",
     );
     let refused = job.rollout(&["validate", "harbor.yaml"]).expect(2);
     let said = refused.stdout() + &refused.stderr();
@@ -161,8 +184,7 @@ fn settings_of_harbor_without_a_counterpart_are_refused_by_name() {
         "verifier.import_path",
         "agents.import_path",
         "agents.kwargs.max_turns",
-        "datasets.task_names",
-        "datasets.n_tasks",
+        "datasets.sampling",
         "datasets.name with an organization",
         "artifacts with more than `source`",
     ] {

@@ -44,14 +44,36 @@ impl<'a> Records<'a> {
         let header = self.0.header();
         let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
         let mut subset = BenchmarkSubset::new(dataset, n_tasks);
-        let is_whole = header.dataset_sizes.get(dataset).is_some_and(|size| *size == n_tasks);
-        if let Some(TaskSelection { globs, limit }) = header.selection.as_ref().filter(|_| !is_whole) {
-            let limit = limit.map(|limit| format!("limit={limit}"));
-            let chosen: Vec<&str> = globs.iter().chain(&limit).map(String::as_str).collect();
+        if header.dataset_sizes.get(dataset).is_some_and(|size| *size == n_tasks) {
+            return subset;
+        }
+        let (mut globs, mut limits) = self.configured(dataset);
+        if let Some(TaskSelection { globs: wanted, limit }) = &header.selection {
+            globs.extend(wanted.iter().cloned());
+            limits.extend(limit.map(|limit| format!("limit={limit}")));
+        }
+        let chosen: Vec<&str> = globs.iter().chain(&limits).map(String::as_str).collect();
+        if !chosen.is_empty() {
             subset.name = format!("{dataset}[{}]", chosen.join(","));
             subset.filter = (!globs.is_empty()).then(|| globs.join(","));
         }
         subset
+    }
+
+    /// Returns the patterns and limits of a dataset in the job file. Patterns of excluded tasks start with `!`.
+    fn configured(self, dataset: &str) -> (Vec<String>, Vec<String>) {
+        let entries = self.0.config().get("datasets").and_then(Value::as_array);
+        let is_named = |entry: &&Value| {
+            let name = entry.get("rename").filter(|name| name.is_string()).or_else(|| entry.get("name"));
+            name.and_then(Value::as_str) == Some(dataset)
+        };
+        let Some(entry) = entries.into_iter().flatten().find(is_named) else { return Default::default() };
+        let patterns = |key: &str, mark: &str| -> Vec<String> {
+            let list = entry.get(key).and_then(Value::as_array).into_iter().flatten();
+            list.filter_map(Value::as_str).map(|pattern| format!("{mark}{pattern}")).collect()
+        };
+        let limit = entry.get("limit").and_then(Value::as_u64).map(|limit| format!("limit={limit}"));
+        ([patterns("include", ""), patterns("exclude", "!")].concat(), limit.into_iter().collect())
     }
 
     /// Returns the name of an experiment, and the directory that its id is computed from.
