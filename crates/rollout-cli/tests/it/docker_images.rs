@@ -102,6 +102,38 @@ fn an_image_that_does_not_exist_fails_the_pull_by_name() {
 }
 
 #[test]
+fn a_missing_image_that_a_build_copies_from_is_reported_by_name() {
+    let registry = TestRegistry::shared();
+    let image = registry.image("never-copied:1");
+    let dockerfile = format!("FROM test\nWORKDIR /app\nCOPY --from={image} /x /x\n");
+    let task = TestTask::new("copies").dockerfile(&dockerfile);
+    let finished = logged_in(job(), &registry).task(task).oracle().run().expect(1);
+    let error = finished.trial("oracle/set/copies__1")["error"].clone();
+    assert_eq!(error["type"], "environment_build_failed");
+    let message = error["message"].as_str().unwrap();
+    let blamed = message.split(" is not available").next().unwrap();
+    assert!(blamed.contains(&image) && !blamed.contains("test"), "{message}");
+}
+
+#[test]
+fn a_failed_pull_of_a_task_with_a_dockerfile_says_how_to_build_it() {
+    let registry = TestRegistry::shared();
+    let image = registry.image("never-pushed:2");
+    let task = TestTask::new("both")
+        .config(&format!("version = \"1.0\"\n[environment]\ndocker_image = \"{image}\"\n"));
+    let job = logged_in(job(), &registry).task(task).oracle();
+    let finished = job.run().expect(1);
+    let error = finished.trial("oracle/set/both__1")["error"].clone();
+    assert_eq!(error["type"], "environment_image_pull_failed");
+    assert!(
+        error["message"].as_str().unwrap().contains("`environment.force_build: true` builds it"),
+        "{error}"
+    );
+    job.rollout(&["run", "job.yaml", "--set", "name=built", "--set", "environment.force_build=true"])
+        .expect(0);
+}
+
+#[test]
 fn an_image_that_exists_for_another_platform_only_is_told_by_both_platforms() {
     let registry = TestRegistry::shared();
     let image = registry.push(&TestEngine::shared(), "test", "other-platform:1");

@@ -158,10 +158,11 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
         ));
     }
     if is_refused_image(&words) {
+        let image = image(&words, output);
+        let copies = output.contains("--from=") || image.ends_with("COPY --from");
+        let place = if copies { "FROM and COPY --from" } else { "FROM" };
         return EnvironmentError::Build(format!(
-            "{} is not available: {words}. Check its name in {}; `docker login` gives access to private images",
-            image(&words, output),
-            if output.contains("--from=") { "FROM and COPY --from" } else { "FROM" }
+            "{image} is not available: {words}. Check its name in {place}; `docker login` gives access to private images"
         ));
     }
     EnvironmentError::Build(format!("{words}{quoted}"))
@@ -198,18 +199,25 @@ fn image(words: &str, output: &str) -> String {
         let (_, image) = line.split_once("COPY --from=").or_else(|| line.split_once("copy --from="))?;
         image.split_whitespace().next()
     });
-    match copied.filter(|image| words.contains(image.split([':', '@']).next().unwrap_or(image))) {
+    let copied = copied.filter(|image| words.contains(image.split([':', '@']).next().unwrap_or(image)));
+    // BuildKit does not log the instruction. It looks up base images before it loads anything.
+    let loaded = || words.strip_prefix("failed to load cache key: ")?.split(": ").next();
+    match copied.or_else(loaded) {
         Some(image) => format!("the image {image} of COPY --from"),
-        None => base_image(output),
+        None => base_image(words, output),
     }
 }
 
-/// The base image that a build had reached, from the end of its log.
-fn base_image(output: &str) -> String {
-    let image = output.lines().rev().find_map(|line| {
-        let (_, image) = line.split_once(" : FROM ").or_else(|| line.split_once("load metadata for "))?;
-        image.split_whitespace().find(|word| !word.starts_with("--"))
-    });
+/// The base image that a build had reached, from the end of its log. BuildKit looks up several images at the same time,
+/// so the one that the error names comes first.
+fn base_image(words: &str, output: &str) -> String {
+    let images = || {
+        output.lines().rev().filter_map(|line| {
+            let (_, image) = line.split_once(" : FROM ").or_else(|| line.split_once("load metadata for "))?;
+            image.split_whitespace().find(|word| !word.starts_with("--"))
+        })
+    };
+    let image = images().find(|image| words.contains(image)).or_else(|| images().next());
     image.map_or_else(|| "a base image".to_owned(), |image| format!("the base image {image}"))
 }
 
@@ -410,6 +418,35 @@ mod tests {
         the base image docker.io/library/nope:1 is not available: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image nope:1 cannot be fetched: Get "http://r/v2/": dial tcp: no such host
         "/missing" not found: not found; COPY and ADD can only use files in environment/ that .dockerignore does not exclude
+        "#);
+    }
+
+    #[test]
+    fn a_missing_image_of_copy_is_reported_and_not_the_base_image() {
+        let refused = stream("pull access denied for nope, repository does not exist");
+        let classic = "Step 1/2 : FROM test\n ---> 0123\nStep 2/2 : COPY --from=nope:1 /x /x";
+        let unreachable = stream("Get \"http://r/v2/nope/manifests/1\": dial tcp: no such host");
+        // The base image is the one that is missing, although another one is copied from later.
+        let other = "Step 1/3 : FROM nope\nStep 2/3 : COPY --from=tools:2 /x /x";
+        let missing = stream("failed to solve: docker.io/library/nope:1: not found");
+        let buildkit = "#2 [internal] load metadata for docker.io/library/nope:1\n\
+                        #3 [internal] load metadata for docker.io/library/test:latest";
+        let copied = stream("failed to load cache key: 127.0.0.1:5000/nope:1: not found");
+        let found = "#2 [internal] load metadata for docker.io/library/test:latest";
+        let messages = [
+            (&refused, classic),
+            (&unreachable, classic),
+            (&refused, other),
+            (&missing, buildkit),
+            (&copied, found),
+        ]
+        .map(|(error, output)| build(error, output, "build.txt").to_string());
+        insta::assert_snapshot!(messages.join("\n"), @r#"
+        the image nope:1 of COPY --from is not available: pull access denied for nope, repository does not exist. Check its name in FROM and COPY --from; `docker login` gives access to private images
+        the image nope:1 of COPY --from cannot be fetched: Get "http://r/v2/nope/manifests/1": dial tcp: no such host
+        the base image nope is not available: pull access denied for nope, repository does not exist. Check its name in FROM and COPY --from; `docker login` gives access to private images
+        the base image docker.io/library/nope:1 is not available: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
+        the image 127.0.0.1:5000/nope:1 of COPY --from is not available: failed to load cache key: 127.0.0.1:5000/nope:1: not found. Check its name in FROM and COPY --from; `docker login` gives access to private images
         "#);
     }
 

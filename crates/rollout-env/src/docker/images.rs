@@ -467,3 +467,28 @@ fn chain(error: &io::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_pull_says_that_the_task_has_a_dockerfile() {
+        let dir = tempfile::tempdir().unwrap();
+        let failures = || {
+            [
+                EnvironmentError::NoImage("x:1 is not available".to_owned()),
+                EnvironmentError::Pull("x:1 cannot be pulled".to_owned()),
+                EnvironmentError::Start("the engine is away".to_owned()),
+            ]
+        };
+        let shown = |error| with_dockerfile(error, dir.path()).to_string();
+        let without: Vec<String> = failures().map(shown).into();
+        assert!(without.iter().all(|text| !text.contains("force_build")), "{without:?}");
+        std::fs::write(dir.path().join("Dockerfile"), "FROM test\n").unwrap();
+        let hint = ". The task also has environment/Dockerfile: `environment.force_build: true` builds it";
+        let [absent, pull, start] = failures().map(shown);
+        assert_eq!([absent, pull], [format!("{}{hint}", without[0]), format!("{}{hint}", without[1])]);
+        assert_eq!(start, without[2], "a build would fail too");
+    }
+}

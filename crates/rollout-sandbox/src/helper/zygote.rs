@@ -247,3 +247,22 @@ fn in_initial_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_root_that_is_not_a_mount_gets_a_hint() {
+        let (step, error) = SetupFailure::new(private_mounts(Errno::INVAL), Errno::INVAL).into_io();
+        assert!(step.starts_with("making the mounts private"), "{step}");
+        assert!(
+            step.contains("before chroot, bind the directory to itself: `mount --bind DIR DIR`"),
+            "{step}"
+        );
+        assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        assert_eq!(private_mounts(Errno::PERM), "making the mounts private");
+    }
+}
