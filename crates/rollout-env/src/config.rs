@@ -153,8 +153,8 @@ rollout_settings::settings! {
         /// The free space to keep on the disk of a docker engine.
         ///
         /// Before an image is prepared, images that Rollout made are removed until so much is free, the least recently
-        /// used first, and then the build cache.
-        free_disk = bytes().optional().unhashed(),
+        /// used first. 0 removes nothing. See [disk space](docker.md#disk-space).
+        free_disk = bytes().optional().unset("`5Gi`").unhashed(),
         /// Settings of the provider. `${VAR}` and `${VAR:-default}` are expanded.
         ///
         /// See [docker](docker.md#settings), [native](native.md#settings), [kubernetes](kubernetes.md#settings) and

@@ -39,6 +39,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -233,7 +234,8 @@ impl Provider for Docker {
         let work = async {
             if let Some(wanted) = self.settings.free_disk {
                 let _room = self.room.lock().await;
-                self.engine.make_room(wanted, &self.times).await;
+                let prune_after = self.settings.prune_build_cache_after_sec.map(Duration::from_secs);
+                self.engine.make_room(wanted, prune_after, &self.times).await;
             }
             let reference = self.images.prepare(request, &self.settings).await?;
             Ok(PreparedImage { reference })

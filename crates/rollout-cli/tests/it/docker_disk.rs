@@ -64,6 +64,36 @@ fn a_task_whose_image_is_shared_keeps_it_until_both_are_done() {
 }
 
 #[test]
+fn the_build_cache_of_the_engine_is_left_alone_unless_the_job_says_so() {
+    let own = OwnEngine::start();
+    let engine = own.engine();
+    let built = |name: &str| {
+        let dockerfile = format!("FROM test\nWORKDIR /app\nRUN echo {name} > /name\n");
+        TestTask::new(name).dockerfile(&dockerfile)
+    };
+    let names = ["a", "b", "c", "d"];
+    let job = names.iter().fold(job(engine), |job, name| job.task(built(name)));
+    // Room is made before the image of a task is built, so a build of its own follows each time.
+    let run = |task: &str, after: &str| {
+        let name = format!("name=job-{task}");
+        let after = format!("environment.provider_config.prune_build_cache_after_sec={after}");
+        let room = ["--set", "environment.free_disk=4Pi", "--set", &after];
+        job.rollout(&[&["run", "job.yaml", "--task", task, "--set", &name], &room[..]].concat()).expect(0);
+        let cached = engine.docker(&["system", "df", "--format", "{{.Type}}={{.TotalCount}}"]);
+        let cached = cached.lines().find_map(|line| line.strip_prefix("Build Cache=")).unwrap();
+        cached.parse::<u32>().unwrap()
+    };
+    let first = run("a", "null");
+    assert!(first > 0, "the engine has a build cache");
+    let second = run("b", "null");
+    assert!(second > first, "{second} and {first}: the cache may be of another program");
+    let third = run("c", "3600");
+    assert!(third > second, "{third} and {second}: it was used in the last hour");
+    let fourth = run("d", "0");
+    assert!(fourth < third, "{fourth} and {third}: it was emptied");
+}
+
+#[test]
 fn old_images_are_removed_to_keep_space_free() {
     let own = OwnEngine::start();
     let engine = own.engine();

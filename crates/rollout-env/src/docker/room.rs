@@ -68,9 +68,12 @@ fn candidates(images: Vec<EngineImage>, times: &ImageTimes, now: SystemTime) -> 
 }
 
 impl Engine {
-    /// Removes images that Rollout made until so many bytes are free, and then the build cache. Does nothing if the
-    /// disk of the engine is on another machine.
-    pub(super) async fn make_room(&self, wanted: u64, times: &ImageTimes) {
+    /// Removes images that Rollout made until so many bytes are free. If that is not enough, removes the build cache
+    /// that was not used for `prune_after`. Does nothing if the disk of the engine is on another machine.
+    ///
+    /// Other programs may have filled the build cache, which the engine does not record: without `prune_after`, it
+    /// stays.
+    pub(super) async fn make_room(&self, wanted: u64, prune_after: Option<Duration>, times: &ImageTimes) {
         let root = self.facts().root_dir.clone();
         let free = async || match self.facts().disk {
             Some(_) => {
@@ -104,9 +107,15 @@ impl Engine {
             }
         }
         if self.inner.builder == Builder::BuildKit && is_short().await {
-            match self.prune_build_cache().await {
-                Ok(bytes) => tracing::info!(bytes, "emptied the build cache to make room"),
-                Err(error) => tracing::warn!(%error, "cannot empty the build cache to make room"),
+            let Some(unused) = prune_after else {
+                return tracing::warn!(
+                    "the engine's disk is short of space; its build cache stays unless \
+                     `provider_config.prune_build_cache_after_sec` is set"
+                );
+            };
+            match self.prune_build_cache(unused).await {
+                Ok(bytes) => tracing::info!(bytes, "removed build cache to make room"),
+                Err(error) => tracing::warn!(%error, "cannot remove build cache to make room"),
             }
         }
     }

@@ -25,6 +25,12 @@ pub(in super::super) enum Builder {
     BuildKit,
 }
 
+/// The free space to keep on the engine's disk, unless the job sets another one. With less, `doctor` warns.
+const DEFAULT_FREE_DISK: u64 = 5 * 1024 * 1024 * 1024;
+
+/// A hundred years.
+const MAX_PRUNE_AFTER_SEC: u64 = 100 * 366 * 24 * 3600;
+
 const BUILDERS: [(&str, Builder); 2] = [("classic", Builder::Classic), ("buildkit", Builder::BuildKit)];
 
 rollout_settings::settings! {
@@ -71,6 +77,11 @@ rollout_settings::settings! {
         pub(super) allow_privileged: bool = flag(false),
         /// The engine's builder for images.
         pub(super) builder: Option<Builder> = word(&BUILDERS).optional().unset("BuildKit where the engine has it"),
+        /// Lets `environment.free_disk` also remove BuildKit's cache that no build used for so many seconds.
+        ///
+        /// The engine does not record which program filled its cache, so that of other programs is removed too.
+        pub(super) prune_build_cache_after_sec: Option<u64> =
+            whole(0..=MAX_PRUNE_AFTER_SEC).optional().unset("never"),
     }
 }
 
@@ -122,7 +133,8 @@ impl Settings {
     /// Reads the settings; an error lists all invalid ones.
     pub(in super::super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         let settings = Self::read_map(&config.provider_config, config.override_storage.is_some())?;
-        Ok(Self { free_disk: config.free_disk.map(|bytes| bytes.0), ..settings })
+        let free_disk = config.free_disk.map_or(DEFAULT_FREE_DISK, |bytes| bytes.0);
+        Ok(Self { free_disk: Some(free_disk).filter(|bytes| *bytes > 0), ..settings })
     }
 
     fn read_map(map: &Map<String, Json>, wants_storage: bool) -> Result<Self, String> {

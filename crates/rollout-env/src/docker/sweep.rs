@@ -1,6 +1,6 @@
 //! Finds and removes what Rollout left on an engine.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use bollard::{
     models::{ContainerSummary, ContainerSummaryStateEnum, ImageSummary},
@@ -181,10 +181,13 @@ impl Engine {
         })
     }
 
-    /// Empties the engine's build cache, and returns the number of freed bytes.
-    pub fn prune_build_cache(&self) -> BoxFuture<'_, Result<u64, EngineError>> {
+    /// Removes what no build used for so long from the engine's build cache, and returns the number of freed bytes.
+    /// With zero, the cache is emptied. The cache of other programs is removed too.
+    pub fn prune_build_cache(&self, unused: Duration) -> BoxFuture<'_, Result<u64, EngineError>> {
         Box::pin(async move {
-            let options = PruneBuildOptions { all: Some(true), ..PruneBuildOptions::default() };
+            let filters = HashMap::from([("until".to_owned(), vec![format!("{}s", unused.as_secs())])]);
+            let filters = Some(filters).filter(|_| !unused.is_zero());
+            let options = PruneBuildOptions { all: Some(true), filters, ..PruneBuildOptions::default() };
             let pruned = self.patient_api().prune_build(Some(options)).await;
             let pruned = pruned.map_err(EngineError::call("empty its build cache"))?;
             Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))

@@ -1,5 +1,7 @@
 //! The part of `rollout clean` for a Docker engine.
 
+use std::time::Duration;
+
 use rollout::environment::docker::{Engine, EngineError, EngineImage, ImageKind};
 
 use super::{Fate, Row, by_flag};
@@ -80,7 +82,7 @@ async fn build_cache(args: &Clean, engine: &Engine) -> Result<Option<Row>, Engin
         return Ok(None);
     }
     let bytes = if args.cache && !args.dry_run {
-        engine.prune_build_cache().await?
+        engine.prune_build_cache(Duration::ZERO).await?
     } else {
         engine.build_cache_size().await?
     };
