@@ -2,6 +2,7 @@
 
 mod beside;
 mod compose;
+mod judge;
 mod more;
 mod networks;
 mod refusals;
