@@ -308,7 +308,7 @@ fn a_service_that_fails_while_it_starts_ends_the_trial_with_its_last_lines() {
 
 /// Waits until nothing on the engine has this text in its name.
 #[track_caller]
-fn nothing_left(engine: &TestEngine, text: &str) {
+pub(super) fn nothing_left(engine: &TestEngine, text: &str) {
     let named = |all: BTreeSet<String>| all.into_iter().any(|name| name.contains(text));
     until("nothing is left", || {
         let holdings = engine.holdings();
@@ -424,8 +424,9 @@ volumes: {data: {}}
     let slow = job.set("n_concurrent_trials", json!(20)).env("SLOW", "yes");
     let mut running = slow.start();
     running.until_phase("execute", 20);
-    let has_network = |name: &String| name.contains("killed-compose");
-    assert_eq!(engine.networks().iter().filter(|name| has_network(name)).count(), 10);
+    let is_composed = |name: &String| name.contains("killed-compose");
+    assert_eq!(engine.networks().iter().filter(|name| is_composed(name)).count(), 10);
+    assert_eq!(engine.volumes().iter().filter(|name| is_composed(name)).count(), 10);
     running.signal("-KILL");
     running.finish();
     until("all containers stop", || !engine.running().iter().any(|name| name.contains("killed-")));

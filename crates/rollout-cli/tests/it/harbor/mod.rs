@@ -3,6 +3,7 @@
 mod beside;
 mod compose;
 mod judge;
+mod killed;
 mod more;
 mod networks;
 mod refusals;

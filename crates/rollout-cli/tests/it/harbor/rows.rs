@@ -246,9 +246,7 @@ fn the_job_gives_the_rules_of_harbor_to_all_tasks() {
 #[test]
 fn a_dataset_or_an_entry_of_a_registry_gives_the_rules_of_harbor_to_its_tasks_only() {
     let both = "echo 0 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json\n";
-    let entry = |compat: &str| {
-        json!([{"name": "listed", "compat": compat, "tasks": [{"name": "plain", "path": "set/plain"}]}])
-    };
+    let entry = |compat: &str| json!([{"name": "listed", "compat": compat, "tasks": [{"name": "plain", "path": "set/plain"}]}]);
     let job = native()
         .task(TestTask::new("plain").tests(both))
         .script("exit 1")
