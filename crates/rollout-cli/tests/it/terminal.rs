@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::screen::typed;
+use rollout_testkit::{Gate, TestJob, TestTask};
+use serde_json::json;
+
+use crate::screen::{Screen, typed};
 
 fn rollout(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
@@ -65,6 +68,36 @@ fn a_job_on_a_terminal_is_shown_live_and_without_colours_if_asked() {
     assert!(!seen.contains("\u{1b}[32m") && !seen.contains("\u{1b}[1m"), "a colour: {seen}");
     let seen = typed(rollout(dir.path(), &["job.yaml"]), "");
     assert!(seen.contains("\u{1b}[32m"), "{seen}");
+}
+
+#[test]
+fn the_live_display_survives_a_resize() {
+    let gate = Gate::new();
+    let agent = "an-agent-whose-name-alone-is-wider-than-a-narrow-terminal";
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": agent, "execute": gate.wait()}))
+        .task(TestTask::new("task").tests("echo 1 > /logs/verifier/reward.txt\n"));
+    let mut command = job.command(&["run", "job.yaml"]);
+    command.env("TERM", "xterm").env_remove("CI");
+    let mut screen = Screen::start(command, Some(120));
+    let arrival = gate.arrival();
+    let names_agent = |lines: &[&str]| lines.iter().any(|line| line.contains(agent));
+    screen.until(names_agent);
+    screen.resize(40);
+    // Frames that were drawn before are still to be read. A frame has a line for the trial and one for the job, and both
+    // are filled up to the width of the terminal.
+    let fits = |lines: &[&str]| {
+        let frames: Vec<_> = lines.iter().filter(|line| line.contains("0/1 ·")).collect();
+        let last = &frames[frames.len().saturating_sub(3)..];
+        let is_narrow = |frame: &&&str| frame.chars().count() <= 2 * 40 && frame.contains("an-agent-whose");
+        last.len() == 3 && last.iter().all(is_narrow)
+    };
+    screen.until(fits);
+    screen.resize(120);
+    screen.until(names_agent);
+    arrival.pass();
+    let seen = screen.end();
+    assert!(seen.contains("1 completed, 0 failed"), "{seen}");
 }
 
 #[test]
