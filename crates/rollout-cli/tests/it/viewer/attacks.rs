@@ -23,19 +23,22 @@ fn markup_of_agents_tasks_and_models_is_text() {
     let tests = format!("#!/bin/sh\ncat <<'EOF'\n{said}\nEOF\necho 0 > /logs/verifier/reward.txt\n");
     let print = format!("cat <<'EOF'\n{said}\nEOF\ncat >&2 <<'EOF'\n{said}\nEOF\nexit 1");
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .set("name", json!(MARKUP))
+        .set("datasets", json!([{"path": "set", "name": MARKUP}]))
         .agent(json!({"name": MARKUP, "execute": print}))
         .agent(json!({"name": "model", "model": {"name": "scripted", "base_url": server.url(), "max_retries": 0}}))
         .task(TestTask::new(MARKUP).tests(&tests).file("instruction.md", &said));
     job.run().expect(1);
     // Files that agents leave have any name.
-    let trials = job.dir().join("model/set");
+    let dir = job.root().join("jobs").join(MARKUP);
+    let trials = dir.join("model").join(MARKUP);
     let trial = fs::read_dir(&trials).unwrap().next().unwrap().unwrap().path();
     fs::write(trial.join("logs/agent").join(MARKUP), &said).unwrap();
     // A file of notes may come from another machine.
     let name = |part: &std::path::Path| part.file_name().unwrap().to_string_lossy().into_owned();
-    let noted = format!("model/set/{}", name(&trial));
+    let noted = format!("model/{MARKUP}/{}", name(&trial));
     let line = json!({"at": "2026-01-02T03:04:05Z", "trial": noted, "comment": said, "tags": [MARKUP, "<b>", "fine"]});
-    fs::write(job.dir().join("notes.jsonl"), format!("{line}\n")).unwrap();
+    fs::write(dir.join("notes.jsonl"), format!("{line}\n")).unwrap();
     job.rollout(&["view", "--export", "pages"]).expect(0);
     let viewer = RunningViewer::start(&job);
     let browser = Browser::start();
@@ -105,6 +108,27 @@ fn only_the_owner_is_served() {
         "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
     assert_eq!(status(&raw_request(port, &post)), "405");
+}
+
+#[test]
+fn other_machines_need_the_token_too() {
+    let job = job();
+    job.run().expect(1);
+    let viewer = RunningViewer::start_at(&job, &["view", "--bind", "0.0.0.0:0"], "0.0.0.0");
+    let (port, path) = (viewer.port(), viewer.path("index.html"));
+    let status = |path: &str| {
+        // Other machines know this one by any name.
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: build.example:{port}\r\nConnection: close\r\n\r\n");
+        raw_request(port, &request).split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(status(&path), "200");
+    for other in ["/", "/index.html", "/jobs/job/index.html", "/0123456789abcdef0123456789abcdef/index.html"]
+    {
+        assert_eq!(status(other), "403", "{other}");
+    }
+    let foreign = viewer.get(&path, "Origin: http://evil.example\r\n");
+    assert!(foreign.starts_with("HTTP/1.1 403"), "{foreign}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Browser, Gate, ModelReply, ModelServer, TestJob, TestTask};
+use rollout_testkit::{Browser, Gate, LargeJob, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::json;
 
 use super::{RunningViewer, file_url, job};
@@ -57,6 +57,30 @@ fn a_failed_trial_is_found_from_the_list_of_jobs() {
         "[...document.querySelectorAll('.files a')].find(a => a.textContent == 'command/stdout.txt').click()",
     );
     browser.until("document.querySelector('pre.log.whole')?.textContent == 'trying\\n'");
+    expect_quiet(&browser, &viewer.page(""));
+}
+
+#[test]
+fn a_grid_of_ten_thousand_cells_is_usable() {
+    let large = LargeJob::containers(10_000);
+    let dir = large.dir().parent().unwrap().display().to_string();
+    let viewer = RunningViewer::start_with(&TestJob::new(env!("CARGO_BIN_EXE_rollout")), &["view", &dir]);
+    let browser = Browser::start();
+    browser.open(&viewer.page("jobs/job/index.html"));
+    browser.until("document.querySelectorAll('#grid a.cell').length == 10000");
+    assert_eq!(browser.run("return document.querySelectorAll('#grid .cell.solved').length"), json!(5000));
+    let search = |text: &str| {
+        let type_in = "const search = document.querySelector('[data-search]'); search.value = ";
+        browser.run(&format!("{type_in}'{text}'; search.dispatchEvent(new Event('input')); search.blur()"));
+    };
+    search("task-00099");
+    browser.until("document.querySelectorAll('#grid tbody tr:not([hidden])').length == 10");
+    search("");
+    browser.until("document.querySelectorAll('#grid tbody tr:not([hidden])').length == 1000");
+    browser.run("document.querySelector('#grid a.cell').focus()");
+    // Right, down, Enter.
+    browser.press("\u{e014}\u{e015}\u{e007}");
+    browser.until("document.title.startsWith('agent/set/task-000001__2')");
     expect_quiet(&browser, &viewer.page(""));
 }
 

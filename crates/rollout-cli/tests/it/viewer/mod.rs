@@ -25,10 +25,15 @@ impl RunningViewer {
     }
 
     fn start_with(job: &TestJob, arguments: &[&str]) -> Self {
+        Self::start_at(job, arguments, "127.0.0.1")
+    }
+
+    /// Starts it at an address of this machine.
+    fn start_at(job: &TestJob, arguments: &[&str], address: &str) -> Self {
         let mut process = job.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("http://127.0.0.1:"), "{line:?}");
+        assert!(line.starts_with(&format!("http://{address}:")), "{line:?}");
         Self { process, url: line.trim().to_owned() }
     }
 
