@@ -1,12 +1,14 @@
-//! Whether a job is slower while the viewer shows it.
+//! What `rollout list` costs for a large job, and whether a job is slower while the viewer shows it.
 //!
-//! `cargo bench -p rollout-cli --bench view` runs a job of 400 short trials, or of as many as stand after `--`, with and
-//! without an open page, and prints trials per second. `cargo bench -p rollout-view` measures the pages themselves.
+//! `cargo bench -p rollout-cli --bench view` lists a job of 100,000 trials. Then it runs a job of 400 short trials, or of
+//! as many as stand after `--`, with an open page and without one in turn, and prints the ratio of trials per second. The
+//! page is connected to the server's events. `cargo bench -p rollout-view` measures the pages themselves.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -14,10 +16,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_testkit::{TestJob, TestTask, raw_request};
+use rollout_testkit::{LargeJob, Measured, TestJob, TestTask, raw_request};
 use serde_json::json;
 
 const ROLLOUT: &str = env!("CARGO_BIN_EXE_rollout");
+
+/// The job that is listed.
+const LISTED_TRIALS: u32 = 100_000;
+
+/// What one list may need.
+const MAX_CPU: Duration = Duration::from_millis(300);
+const MAX_KILOBYTES: u64 = 200 << 10;
+
+/// How often a job runs with and without a page.
+const ROUNDS: usize = 5;
 
 /// A running viewer.
 struct Viewer {
@@ -51,6 +63,37 @@ impl Viewer {
         assert!(response.starts_with("HTTP/1.1 200"), "{path}: {}", &response[..response.len().min(400)]);
     }
 
+    /// Does what a browser with an open page does: listens to the events of the page, and requests it at each of them.
+    fn follow(&self, page: &str, is_over: &AtomicBool) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connect to the viewer");
+        stream.set_read_timeout(Some(Duration::from_millis(200))).expect("set a timeout");
+        let head =
+            format!("GET /{}/{page}/events HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n", self.token, self.port);
+        stream.write_all(head.as_bytes()).expect("ask for events");
+        let mut read = [0; 4096];
+        let mut is_first = true;
+        let mut requested: Option<Instant> = None;
+        while !is_over.load(Ordering::Relaxed) {
+            match stream.read(&mut read) {
+                Ok(0) => return,
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&read[..length]);
+                    if std::mem::take(&mut is_first) {
+                        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+                    }
+                    // The page requests itself at most once a second.
+                    let is_due = requested.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+                    if is_due && text.contains("data:") {
+                        requested = Some(Instant::now());
+                        self.get(&format!("{page}/index.html"));
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => panic!("cannot read events: {error}"),
+            }
+        }
+    }
+
     /// The CPU time until now.
     fn used(&self) -> Duration {
         let stat = fs::read_to_string(Path::new("/proc").join(self.process.id().to_string()).join("stat"));
@@ -70,36 +113,91 @@ impl Drop for Viewer {
 
 fn main() {
     let trials: u32 = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(400);
-    println!("{:<12} {:>10} {:>10}", "viewer", "trials/s", "CPU ms");
-    // A browser loads a page that has changed at most once a second.
-    for is_watched in [false, true, false, true] {
-        let job = TestJob::new(ROLLOUT)
-            .script("true")
-            .task(TestTask::new("task"))
-            .set("n_attempts", json!(trials))
-            .set("n_concurrent_trials", json!(2));
-        fs::create_dir(job.root().join("jobs")).expect("make the directory of jobs");
-        let viewer = is_watched.then(|| Viewer::start(&job.root().join("jobs")));
-        let is_over = AtomicBool::new(false);
-        let seconds = thread::scope(|scope| {
-            if let Some(viewer) = &viewer {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        let journal = fs::metadata(job.dir().join("journal.jsonl"));
-                        if journal.is_ok_and(|file| file.len() > 0) {
-                            viewer.get("jobs/job/index.html");
-                        }
-                        thread::sleep(Duration::from_secs(1));
-                    }
-                });
-            }
-            let from = Instant::now();
-            job.run().expect(0);
-            is_over.store(true, Ordering::Relaxed);
-            from.elapsed().as_secs_f64()
-        });
-        let cpu = viewer.as_ref().map_or(String::new(), |viewer| viewer.used().as_millis().to_string());
-        let name = if is_watched { "open" } else { "none" };
-        println!("{name:<12} {:>10.1} {cpu:>10}", f64::from(trials) / seconds);
+    lists();
+    println!("\n{:<6} {:>10} {:>10} {:>8} {:>10}", "round", "none /s", "open /s", "ratio", "CPU ms");
+    let mut ratios = Vec::new();
+    for round in 1..=ROUNDS {
+        // Each order comes first in turn, because a machine gets slower or faster over time.
+        let is_first_watched = round % 2 == 0;
+        let (first, second) = (speed(trials, is_first_watched), speed(trials, !is_first_watched));
+        let (alone, watched) = if is_first_watched { (second, first) } else { (first, second) };
+        let ratio = watched.trials_per_second / alone.trials_per_second;
+        println!(
+            "{round:<6} {:>10.1} {:>10.1} {ratio:>8.3} {:>10}",
+            alone.trials_per_second,
+            watched.trials_per_second,
+            watched.viewer_cpu.as_millis()
+        );
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "ratio of {ROUNDS} rounds: median {:.3}, from {:.3} to {:.3}",
+        ratios[ROUNDS / 2],
+        ratios[0],
+        ratios[ROUNDS - 1]
+    );
+}
+
+/// Measures `rollout list` of a large job. With optimizations it fails if a list is too expensive.
+fn lists() {
+    let large = LargeJob::containers(LISTED_TRIALS);
+    let jobs = large.dir().parent().expect("a job is in a directory").to_owned();
+    println!("{LISTED_TRIALS} trials\n{:<28} {:>9} {:>9} {:>9}", "command", "ms", "CPU ms", "KB");
+    for (name, arguments) in [
+        ("list", vec![jobs.clone()]),
+        ("list job", vec![large.dir()]),
+        ("list job --status unsolved", vec![large.dir(), "--status".into(), "unsolved".into()]),
+    ] {
+        let mut command = Command::new(ROLLOUT);
+        command.arg("list").args(&arguments).stdout(Stdio::null());
+        // The first run reads the journal, and later ones find its pages in memory.
+        Measured::of(&mut command);
+        let (measured, status) = Measured::of(&mut command);
+        assert!(status.success(), "{name} failed with {status}");
+        let Measured { time, cpu, peak_kilobytes } = measured;
+        println!("{name:<28} {:>9} {:>9} {peak_kilobytes:>9}", time.as_millis(), cpu.as_millis());
+        if !cfg!(debug_assertions) {
+            assert!(cpu <= MAX_CPU && peak_kilobytes <= MAX_KILOBYTES, "{name} needs too much");
+        }
+    }
+}
+
+/// How fast a job ran.
+struct Speed {
+    trials_per_second: f64,
+    viewer_cpu: Duration,
+}
+
+/// Runs a job, with a page open that follows it, or without a viewer.
+fn speed(trials: u32, is_watched: bool) -> Speed {
+    let job = TestJob::new(ROLLOUT)
+        .script("true")
+        .task(TestTask::new("task"))
+        .set("n_attempts", json!(trials))
+        .set("n_concurrent_trials", json!(2));
+    fs::create_dir(job.root().join("jobs")).expect("make the directory of jobs");
+    let viewer = is_watched.then(|| Viewer::start(&job.root().join("jobs")));
+    let is_over = AtomicBool::new(false);
+    let seconds = thread::scope(|scope| {
+        if let Some(viewer) = &viewer {
+            let journal = job.dir().join("journal.jsonl");
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let has_started = || fs::metadata(&journal).is_ok_and(|file| file.len() > 0);
+                while !has_started() && !is_over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                viewer.follow("jobs/job", is_over);
+            });
+        }
+        let from = Instant::now();
+        job.run().expect(0);
+        is_over.store(true, Ordering::Relaxed);
+        from.elapsed().as_secs_f64()
+    });
+    Speed {
+        trials_per_second: f64::from(trials) / seconds,
+        viewer_cpu: viewer.as_ref().map_or(Duration::ZERO, Viewer::used),
     }
 }
