@@ -52,7 +52,10 @@ pub(crate) use owner::{Maker, Owner};
 pub(super) use settings::Settings;
 pub use sweep::{EngineImage, ImageKind, Leftover};
 #[cfg(feature = "kubernetes")]
-pub(crate) use {credentials::Credentials, push::TaskImageBuilder};
+pub(crate) use {
+    credentials::Credentials,
+    push::{TaskContext, TaskImageBuilder},
+};
 
 use self::{
     container::{ContainerBase, DockerEnvironment, NotMade, Plan, snapshot_reference},

@@ -201,7 +201,6 @@ impl Images {
 
     /// Reads a task's Dockerfile and its context.
     pub(super) async fn open(
-        &self,
         request: ImageRequest<'_>,
         settings: &Settings,
     ) -> Result<OpenedContext, EnvironmentError> {
@@ -233,7 +232,7 @@ impl Images {
         settings: &Settings,
         log: &mut BuildLog,
     ) -> Result<Base, EnvironmentError> {
-        let opened = self.open(request, settings).await?;
+        let opened = Self::open(request, settings).await?;
         self.build_opened(request, settings, opened, log).await
     }
 

@@ -27,6 +27,11 @@ pub(crate) struct TaskImageBuilder {
 pub(crate) struct TaskContext(OpenedContext);
 
 impl TaskContext {
+    /// Reads a task's Dockerfile and its context, for which no engine is needed.
+    pub(crate) async fn open(request: ImageRequest<'_>) -> Result<Self, EnvironmentError> {
+        Images::open(request, &Settings::for_builds(None)).await.map(Self)
+    }
+
     /// The hash of everything that is built.
     pub(crate) fn hash(&self) -> &str {
         &self.0.hash
@@ -43,11 +48,6 @@ impl TaskImageBuilder {
         let engine = Engine::connect(place).await?;
         let images = Images::new(engine.clone(), state_dir);
         Ok(Self { engine, images, settings: Settings::for_builds(network) })
-    }
-
-    /// Reads a task's Dockerfile and its context.
-    pub(crate) async fn open(&self, request: ImageRequest<'_>) -> Result<TaskContext, EnvironmentError> {
-        self.images.open(request, &self.settings).await.map(TaskContext)
     }
 
     /// Builds a context, unless the engine has built the same content before, and pushes it under a reference.

@@ -12,7 +12,7 @@ use super::{
     settings::{ImageBuilder, PodNetwork, Settings},
 };
 use crate::{
-    docker::{Credentials, TaskImageBuilder},
+    docker::{Credentials, TaskContext, TaskImageBuilder},
     environment::{EnvironmentError, ImageRequest},
     host::HostPaths,
 };
@@ -91,13 +91,14 @@ impl ClusterImages {
         request: ImageRequest<'_>,
         settings: &Settings,
     ) -> Result<String, EnvironmentError> {
-        let ImageBuilder::Docker = settings.builder;
-        let network = (settings.network == PodNetwork::Host).then(|| "host".to_owned());
-        let builder = self.builder(network).await?;
-        let context = builder.open(request).await?;
+        let context = TaskContext::open(request).await?;
         let image = format!("{}/rollout-task:{}", self.registry, context.hash());
         let force = request.force_build && lock(&self.forced).insert(image.clone());
+        // A machine without an engine can use what another one has pushed.
         if force || !self.registries.has(&image).await {
+            let ImageBuilder::Docker = settings.builder;
+            let network = (settings.network == PodNetwork::Host).then(|| "host".to_owned());
+            let builder = self.builder(network).await?;
             builder.push(request, context, &image).await?;
         }
         match self.registries.read(&image).await {
