@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{access::words, names, state::PodView};
@@ -25,8 +25,12 @@ const WATCH_SECONDS: u32 = 240;
 /// A watch that is silent for longer is broken, although it was not closed.
 const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 30);
 
-/// The pause after a failure. It doubles each time.
+/// The pause before the next watch. It doubles each time, also after watches that end without an error: a proxy may
+/// close each one at once.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
+
+/// A watch that lasted for this long was a good one: the pause after it is the first one again.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// The longest pause.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -78,14 +82,15 @@ async fn run(pods: &Api<Pod>, selector: &str, views: &Views) {
     let mut wait = FIRST_WAIT;
     let mut version = None;
     loop {
-        match follow_from(pods, selector, views, &mut version).await {
-            Ok(()) => wait = FIRST_WAIT,
-            Err(error) => {
-                tracing::debug!(error = words(&error), "the watch of the pods ended");
-                sleep(wait).await;
-                wait = (wait * 2).min(LAST_WAIT);
-            }
+        let from = Instant::now();
+        if let Err(error) = follow_from(pods, selector, views, &mut version).await {
+            tracing::debug!(error = words(&error), "the watch of the pods ended");
         }
+        if from.elapsed() >= LASTING {
+            wait = FIRST_WAIT;
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LAST_WAIT);
     }
 }
 
