@@ -118,6 +118,13 @@ pub enum Event {
         /// The phase.
         phase: Phase,
     },
+    /// The environment of a trial waits for something before it can start.
+    TrialWaiting {
+        /// Its index in the plan.
+        index: TrialIndex,
+        /// What it waits for, such as a free node of a cluster.
+        what: String,
+    },
     /// A running trial used its model. Reported at most once per second.
     ModelUsed {
         /// Its index in the plan.

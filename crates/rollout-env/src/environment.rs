@@ -1,6 +1,7 @@
 //! The two traits that every provider implements, and their data types.
 
 mod group;
+mod start;
 
 use std::{
     net::SocketAddr,
@@ -16,7 +17,10 @@ use rollout_core::{
 };
 pub use rollout_guest::FileChangeKind;
 
-pub use self::group::{GroupRequest, ServiceGroup};
+pub use self::{
+    group::{GroupRequest, ServiceGroup},
+    start::{ImageHealthcheck, ImageStartup, StartReport},
+};
 
 use crate::{
     compose::{BuildOptions, ContainerSettings},
@@ -243,6 +247,8 @@ pub struct EnvironmentSpec<'a> {
     pub private_dirs: &'a [&'a str],
     /// Settings of a container in a [group](ServiceGroup).
     pub container: Option<&'a ContainerSettings>,
+    /// Receives what the environment waits for while it starts.
+    pub waits: Option<&'a dyn StartReport>,
 }
 
 impl<'a> EnvironmentSpec<'a> {
@@ -261,34 +267,9 @@ impl<'a> EnvironmentSpec<'a> {
             hosts: &[],
             private_dirs: &[],
             container: None,
+            waits: None,
         }
     }
-}
-
-/// The programs that an image wants to be started by itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ImageStartup {
-    /// `ENTRYPOINT`: a program and its arguments.
-    pub entrypoint: Vec<String>,
-    /// `CMD`: a program and its arguments, or more arguments for the entrypoint.
-    pub command: Vec<String>,
-    /// `HEALTHCHECK`.
-    pub healthcheck: Option<ImageHealthcheck>,
-}
-
-/// The `HEALTHCHECK` of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageHealthcheck {
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// The time between two runs.
-    pub interval: Duration,
-    /// The time that a run may take.
-    pub timeout: Duration,
-    /// The time after the start in which failures do not count.
-    pub start_period: Duration,
-    /// How many failures in a row make the environment unhealthy.
-    pub retries: u64,
 }
 
 /// The users of commands, as `name|uid[:group|gid]`; `None` means the image's user.

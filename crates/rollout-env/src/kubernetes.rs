@@ -23,11 +23,14 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client};
 use rollout_core::quantity::{Bytes, Cpus};
 use serde_json::json;
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{OnceCell, watch},
+    time::Instant,
+};
 
 pub use access::ClusterError;
 pub use owner::{ClusterPod, ClusterPodState};
@@ -123,6 +126,10 @@ impl Cluster {
     }
 
     fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn events(&self) -> Api<Event> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -222,8 +229,7 @@ impl Provider for Kubernetes {
     }
 
     fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, _storage: Option<Bytes>) -> f64 {
-        let (cpus, memory) = (cpus.map_or(0, |cpus| cpus.millis), memory.map_or(0, |memory| memory.0));
-        self.settings.prices.of(cpus, memory, Duration::from_secs(3600))
+        self.settings.prices.of(self.settings.requests(cpus, memory), Duration::from_secs(3600))
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -275,13 +281,25 @@ impl Provider for Kubernetes {
                 }),
             },
             prices: self.settings.prices,
-            resources: (spec.cpus.map_or(0, |cpus| cpus.millis), spec.memory.map_or(0, |memory| memory.0)),
+            requests: self.settings.requests(spec.cpus, spec.memory),
             grace: self.settings.grace,
             user,
         };
-        let (owned, view) = clerk.create(pod, until).await?;
+        let (sender, mut reasons) = watch::channel(String::new());
+        let mut creation = std::pin::pin!(clerk.create(pod, until, sender));
+        let (owned, view) = loop {
+            tokio::select! {
+                created = &mut creation => break created?,
+                Ok(()) = reasons.changed() => {
+                    let reason = reasons.borrow_and_update().clone();
+                    if let Some(waits) = spec.waits {
+                        waits.waits_for(&reason);
+                    }
+                }
+            }
+        };
         let cluster = Arc::clone(&self.cluster);
-        Ok(Box::new(RunningPod::start(cluster, new, owned, view, until).await?))
+        Ok(Box::new(RunningPod::start(cluster, new, owned, view, until, spec.waits).await?))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {

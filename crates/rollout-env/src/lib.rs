@@ -47,6 +47,6 @@ pub use environment::{
     CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Demand, Environment, EnvironmentError,
     EnvironmentSpec, EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead,
     GroupRequest, ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome, PreparedImage,
-    Provider, ServiceGroup,
+    Provider, ServiceGroup, StartReport,
 };
 pub use host::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess};

@@ -69,7 +69,7 @@ pub(crate) struct Running {
     pub phase: Option<Phase>,
     /// When it left the queue, relative to the start of the reporter.
     pub since: Duration,
-    /// The last output line of a running build or pull.
+    /// The last output line of a running build or pull, or what its environment waits for.
     pub step: Option<String>,
     /// What its agent used of a model so far.
     pub used: Option<ModelProgress>,
@@ -96,6 +96,11 @@ impl Board {
                 if let Some(running) = self.running.get_mut(index) {
                     running.phase = Some(*phase);
                     running.step = None;
+                }
+            }
+            Event::TrialWaiting { index, what } => {
+                if let Some(running) = self.running.get_mut(index) {
+                    running.step = Some(format!("waiting for {what}"));
                 }
             }
             Event::ModelUsed { index, used } => {

@@ -81,6 +81,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
         )),
         Event::TrialStarted { .. }
         | Event::PhaseStarted { .. }
+        | Event::TrialWaiting { .. }
         | Event::ModelUsed { .. }
         | Event::JobFinished { .. } => None,
         Event::BenchmarkFinished { summary } => Some(benchmark(summary)),

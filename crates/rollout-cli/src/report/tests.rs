@@ -443,6 +443,10 @@ fn a_running_agent_shows_what_it_used_of_its_model() {
     let trial = trial("codex", "hello", 1);
     let index = TrialIndex(0);
     board.apply(&Event::TrialStarted { index, trial }, Duration::ZERO);
+    board.apply(&Event::PhaseStarted { index, phase: Phase::Start }, Duration::ZERO);
+    let what = "a node: 0/3 nodes are available".to_owned();
+    board.apply(&Event::TrialWaiting { index, what }, Duration::from_secs(5));
+    insta::assert_snapshot!(drawn(&board, 70, 100, 24).lines().next().unwrap(), @"⠋ codex · hello · attempt 1  start        1:10  waiting for a node: 0/3 nodes are available");
     board.apply(&Event::PhaseStarted { index, phase: Phase::Execute }, Duration::ZERO);
     let used = ModelProgress { turns: 12, input_tokens: 34_567, output_tokens: 890, cost: Some(0.125) };
     board.apply(&Event::ModelUsed { index, used }, Duration::from_secs(5));

@@ -70,11 +70,12 @@ impl Clerk {
     }
 
     /// Creates a pod, and returns it with its state from then on. If the future is dropped, the pod is still created,
-    /// and then deleted.
+    /// and then deleted. `waits` receives what the creation waits for.
     pub(super) async fn create(
         &self,
         pod: Pod,
         until: Instant,
+        waits: watch::Sender<String>,
     ) -> Result<(OwnedPod, watch::Receiver<PodView>), EnvironmentError> {
         let handle = self.0.handle()?;
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -84,7 +85,7 @@ impl Clerk {
                     let view = desk.watcher.follow(&name);
                     let owned = OwnedPod { handle, name, armed: true };
                     // An error drops the pod, which may exist all the same.
-                    create(&desk.pods, &pod, until).await.map(|()| (owned, view))
+                    create(&desk.pods, &pod, until, &waits).await.map(|()| (owned, view))
                 }
                 .boxed()
             })
@@ -143,7 +144,12 @@ impl Desk {
 }
 
 /// Creates a pod. An attempt without an answer may have created it, so further attempts accept that it exists.
-async fn create(pods: &Api<Pod>, pod: &Pod, until: Instant) -> Result<(), EnvironmentError> {
+async fn create(
+    pods: &Api<Pod>,
+    pod: &Pod,
+    until: Instant,
+    waits: &watch::Sender<String>,
+) -> Result<(), EnvironmentError> {
     let mut wait = FIRST_WAIT;
     let mut is_ambiguous = false;
     loop {
@@ -156,11 +162,12 @@ async fn create(pods: &Api<Pod>, pod: &Pod, until: Instant) -> Result<(), Enviro
         };
         is_ambiguous |= is_away(&error);
         let failure = refusal(&error);
-        let waits = matches!(failure, EnvironmentError::Start(_) | EnvironmentError::Resources(_));
-        if !waits || Instant::now() + wait >= until {
+        let is_temporary = matches!(failure, EnvironmentError::Start(_) | EnvironmentError::Resources(_));
+        if !is_temporary || Instant::now() + wait >= until {
             return Err(failure);
         }
-        tracing::info!(pod = pod.metadata.name, reason = %failure, "waiting to create a pod");
+        // The trial may be cancelled.
+        let _ = waits.send(format!("its pod to be created: {failure}"));
         sleep(wait).await;
         wait = (wait * 2).min(LAST_WAIT);
     }

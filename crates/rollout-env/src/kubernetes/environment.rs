@@ -3,7 +3,7 @@
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -20,12 +20,12 @@ use super::{
     clerk::OwnedPod,
     dial::PodDial,
     names, network,
-    settings::Prices,
+    settings::{Prices, Requests},
     state::{PodView, Start},
     terminal,
 };
 use crate::{
-    environment::{EnvironmentError, Exit, Facts, ImageStartup},
+    environment::{EnvironmentError, Exit, Facts, ImageStartup, StartReport},
     guest::{Guest, GuestSession},
     guest_environment::{GuestEnvironment, GuestPlace},
 };
@@ -35,6 +35,9 @@ const END_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The interval of the polls meanwhile.
 const POLL: Duration = Duration::from_millis(500);
+
+/// How long a pod's state may stay the same before its events are read.
+const PULL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most events that an error quotes.
 const MAX_EVENTS: usize = 5;
@@ -47,8 +50,7 @@ pub(super) struct NewPod {
     pub(super) startup: ImageStartup,
     pub(super) facts: Facts,
     pub(super) prices: Prices,
-    /// What it requests: thousandths of CPUs, and bytes of memory.
-    pub(super) resources: (u64, u64),
+    pub(super) requests: Requests,
     pub(super) grace: Duration,
 }
 
@@ -59,6 +61,7 @@ pub(super) struct RunningPod {
     pod: Option<OwnedPod>,
     cluster: Arc<Cluster>,
     new: NewPod,
+    /// When a node got the pod.
     since: Instant,
 }
 
@@ -70,25 +73,39 @@ impl RunningPod {
         pod: OwnedPod,
         mut view: watch::Receiver<PodView>,
         until: Instant,
+        waits: Option<&dyn StartReport>,
     ) -> Result<GuestEnvironment<Self>, EnvironmentError> {
-        let since = Instant::now();
+        let mut since = None;
         let mut reason = String::new();
         loop {
-            let state = view.borrow_and_update().start();
+            let (state, is_scheduled) = {
+                let view = view.borrow_and_update();
+                (view.start(), view.is_scheduled())
+            };
+            if is_scheduled {
+                since.get_or_insert_with(Instant::now);
+            }
             match state {
                 Start::Runs => break,
                 Start::Failed(error) => return Err(with_events(&cluster, &new.name, error).await),
-                Start::Waits(what) => {
-                    if what != reason {
-                        tracing::info!(pod = new.name, "waiting for {what}");
-                        reason = what;
-                    }
-                }
+                Start::Waits(what) => report(waits, &mut reason, what),
+            }
+            let look = until.min(Instant::now() + PULL_PATIENCE);
+            if timeout_at(look, view.changed()).await.is_ok() {
+                continue;
+            }
+            // The state of a pod does not show that its node pulls an image. Most pods start before the cluster is asked.
+            if is_scheduled && let Some(image) = pulling(&cluster, &new.name).await {
+                report(waits, &mut reason, format!("the image {image}"));
+            }
+            if Instant::now() >= until {
+                return Err(with_events(&cluster, &new.name, timed_out(&reason)).await);
             }
             if timeout_at(until, view.changed()).await.is_err() {
                 return Err(with_events(&cluster, &new.name, timed_out(&reason)).await);
             }
         }
+        let since = since.unwrap_or_else(Instant::now);
         let dial = PodDial { pods: cluster.pods(), name: new.name.clone(), view: view.clone() };
         let lost =
             |error: std::io::Error| EnvironmentError::Start(format!("cannot start a session: {error}"));
@@ -133,7 +150,7 @@ impl RunningPod {
             startup: ImageStartup::default(),
             facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
             prices: Prices { cpu_hour: 0.0, gib_hour: 0.0 },
-            resources: (0, 0),
+            requests: Requests::default(),
             grace: Duration::ZERO,
         };
         Ok(GuestEnvironment::reopened(Self { pod: None, cluster, new, since: Instant::now() }))
@@ -165,6 +182,28 @@ async fn why_ended(cluster: &Cluster, name: &str) -> Option<EnvironmentError> {
     }
 }
 
+/// Reports what a pod waits for, if that has changed.
+fn report(waits: Option<&dyn StartReport>, reason: &mut String, what: String) {
+    if what != *reason {
+        if let Some(waits) = waits {
+            waits.waits_for(&what);
+        }
+        *reason = what;
+    }
+}
+
+/// The image that the node of a pod pulls, by the pod's events; `None` if it pulls none, as far as is known.
+async fn pulling(cluster: &Cluster, pod: &str) -> Option<String> {
+    let params = ListParams::default().fields(&format!("involvedObject.name={pod},type=Normal"));
+    let events = cluster.events().list(&params).await.ok()?.items;
+    let named = |reason: &str| {
+        let texts = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
+        texts.filter_map(|event| event.message.as_deref()?.split('"').nth(1)).collect::<Vec<_>>()
+    };
+    let pulled = named("Pulled");
+    named("Pulling").into_iter().find(|image| !pulled.contains(image)).map(str::to_owned)
+}
+
 /// The error of a pod that has not started in time. A pod for which no node has room will not start at the next try
 /// either.
 fn timed_out(reason: &str) -> EnvironmentError {
@@ -184,9 +223,8 @@ fn timed_out(reason: &str) -> EnvironmentError {
 
 /// Adds the last warnings of a pod to an error.
 async fn with_events(cluster: &Cluster, pod: &str, error: EnvironmentError) -> EnvironmentError {
-    let events: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let params = ListParams::default().fields(&format!("involvedObject.name={pod},type=Warning"));
-    let Ok(found) = events.list(&params).await else { return error };
+    let Ok(found) = cluster.events().list(&params).await else { return error };
     let mut texts: Vec<String> = Vec::new();
     for event in found.items {
         let text =
@@ -234,8 +272,7 @@ impl GuestPlace for RunningPod {
     }
 
     fn cost(&self) -> f64 {
-        let (cpu_millis, memory) = self.new.resources;
-        self.new.prices.of(cpu_millis, memory, self.since.elapsed())
+        self.new.prices.of(self.new.requests, self.since.elapsed())
     }
 
     /// The guest is started by the cluster, with the variables of the image.

@@ -2,6 +2,7 @@
 
 use std::{ops::Deref, time::Duration};
 
+use rollout_core::quantity::{Bytes, Cpus};
 use serde_json::{Map, Value as Json, json};
 
 use rollout_settings::{
@@ -157,12 +158,26 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// The cost of resources for a time.
-    pub(super) fn of(self, cpu_millis: u64, memory: u64, time: Duration) -> f64 {
+    /// The cost of requests for a time.
+    pub(super) fn of(self, requests: Requests, time: Duration) -> f64 {
         let hours = time.as_secs_f64() / 3600.0;
-        let gib = memory as f64 / f64::from(1 << 30);
-        (cpu_millis as f64 / 1000.0 * self.cpu_hour + gib * self.gib_hour) * hours
+        let gib = requests.memory as f64 / f64::from(1 << 30);
+        (requests.cpu_millis as f64 / 1000.0 * self.cpu_hour + gib * self.gib_hour) * hours
     }
+}
+
+/// What the container of a trial requests, and a node reserves for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Requests {
+    /// Thousandths of CPUs.
+    pub(super) cpu_millis: u64,
+    /// Bytes.
+    pub(super) memory: u64,
+}
+
+/// A part of an amount, rounded up.
+pub(super) fn part_of(whole: u64, part: f64) -> u64 {
+    (whole as f64 * part).ceil() as u64
 }
 
 impl Deref for Settings {
@@ -178,6 +193,14 @@ impl Settings {
     pub(super) fn of_user() -> Self {
         let map = json!({"registry": "none"});
         Self::read_map(map.as_object().expect("it is a mapping")).expect("the settings are valid")
+    }
+
+    /// What a container with these limits requests.
+    pub(super) fn requests(&self, cpus: Option<Cpus>, memory: Option<Bytes>) -> Requests {
+        Requests {
+            cpu_millis: cpus.map_or(0, |cpus| part_of(cpus.millis, self.cpu_request)),
+            memory: memory.map_or(0, |memory| part_of(memory.0, self.memory_request)),
+        }
     }
 
     /// Reads the settings; an error lists all invalid ones.
@@ -268,9 +291,14 @@ mod tests {
 
     #[test]
     fn the_cost_is_that_of_what_was_requested() {
-        let prices = Prices { cpu_hour: 0.04, gib_hour: 0.01 };
-        let cost = prices.of(2500, 4 << 30, Duration::from_secs(1800));
+        let settings =
+            read(json!({"cpu_hour": 0.04, "gib_hour": 0.01, "cpu_request": 0.5, "memory_request": 0.25}))
+                .unwrap();
+        let requests = settings.requests(Some(Cpus { millis: 5000 }), Some(Bytes(16 << 30)));
+        assert_eq!(requests, Requests { cpu_millis: 2500, memory: 4 << 30 });
+        let cost = settings.prices.of(requests, Duration::from_secs(1800));
         assert!((cost - (0.1 + 0.04) / 2.0).abs() < 1e-12, "{cost}");
+        assert_eq!(settings.requests(None, None), Requests::default());
     }
 
     #[test]

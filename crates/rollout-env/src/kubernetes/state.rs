@@ -119,6 +119,11 @@ impl PodView {
         })
     }
 
+    /// Whether a node has the pod, and so its requests are reserved there.
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.pod().is_some_and(|pod| scheduled_on(pod).is_some())
+    }
+
     /// Why the pod has ended; `None` if it has not, as far as is known.
     pub(super) fn end(&self) -> Option<EnvironmentError> {
         let pod = match self {

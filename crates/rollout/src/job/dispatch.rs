@@ -435,6 +435,11 @@ impl Dispatcher {
         }
         let event = match progress {
             Progress::Phase(phase) => Event::PhaseStarted { index, phase },
+            Progress::Waiting(what) => {
+                let what = self.plan.redactor().text(&what).into_owned();
+                tracing::info!(trial = %self.plan.trial(index), "waiting for {what}");
+                Event::TrialWaiting { index, what }
+            }
             Progress::Model(used) => Event::ModelUsed { index, used },
             Progress::Retry { failed_try, mut error, delay } => {
                 error.message = self.plan.redactor().text(&error.message).into_owned();

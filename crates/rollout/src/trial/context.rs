@@ -23,7 +23,9 @@ use rollout_core::{
     result::TrialError,
     text::seconds,
 };
-use rollout_env::{Demand, EnvironmentSpec, Origin, PreparedImage, Provider, compose::ComposeFile};
+use rollout_env::{
+    Demand, EnvironmentSpec, Origin, PreparedImage, Provider, StartReport, compose::ComposeFile,
+};
 use rollout_gateway::Gateway;
 use rollout_model::{Model, Share};
 use rollout_record::layout::TrialDir;
@@ -68,6 +70,12 @@ pub struct Trial {
     pub regrade: Option<Regrade>,
 }
 
+impl StartReport for Trial {
+    fn waits_for(&self, what: &str) {
+        (self.progress)(Progress::Waiting(what.to_owned()));
+    }
+}
+
 /// The variables of a task, expanded.
 #[derive(Debug, Clone, Default)]
 pub struct TaskEnv {
@@ -108,6 +116,8 @@ const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 pub enum Progress {
     /// It entered a phase.
     Phase(Phase),
+    /// What its environment waits for before it can start.
+    Waiting(String),
     /// What its agent used of a model so far.
     Model(ModelProgress),
     /// A try failed because of the infrastructure; the next one follows after the delay.
@@ -197,6 +207,7 @@ impl<'a> TrialContext<'a> {
                 && !network::changes(self)
                 && self.trial.provider.refusal(Demand::NoNetwork).is_none(),
             private_dirs: PRIVATE_DIRS,
+            waits: Some(self.trial),
             ..EnvironmentSpec::new(origin, image, "")
         }
     }
