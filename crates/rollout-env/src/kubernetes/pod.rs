@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     names,
-    settings::{PodNetwork, Settings},
+    settings::{PodNetwork, Settings, part_of},
 };
 use crate::{environment::EnvironmentSpec, guest};
 
@@ -52,8 +52,12 @@ impl PodPlan<'_> {
         let mut pod = self.own();
         let mut template = Value::Object(self.settings.pod_template.clone());
         merge(&mut pod, std::mem::take(&mut template));
+        let invalid = |error: serde_json::Error| format!("provider_config.pod_template: {error}");
+        // The types are right after this.
+        let merged: Pod = serde_json::from_value(pod).map_err(invalid)?;
+        let mut pod = serde_json::to_value(merged).map_err(invalid)?;
         self.insist(&mut pod);
-        serde_json::from_value(pod).map_err(|error| format!("provider_config.pod_template: {error}"))
+        serde_json::from_value(pod).map_err(invalid)
     }
 
     fn own(&self) -> Value {
@@ -120,17 +124,35 @@ impl PodPlan<'_> {
         pod
     }
 
-    /// Sets again what a template must not change.
+    /// Sets again what a template must not change: without it, a pod could outlive its run, give a token to the trial,
+    /// or be out of reach.
     fn insist(&self, pod: &mut Value) {
-        pod["metadata"]["name"] = json!(self.name);
-        for (key, value) in self.labels() {
-            pod["metadata"]["labels"][key] = value;
+        let own = self.own();
+        let (metadata, spec) = (&own["metadata"], &own["spec"]);
+        pod["metadata"]["name"] = metadata["name"].clone();
+        for texts in ["labels", "annotations"] {
+            for (key, value) in metadata[texts].as_object().into_iter().flatten() {
+                pod["metadata"][texts][key] = value.clone();
+            }
         }
-        pod["spec"]["restartPolicy"] = json!("Never");
+        pod["metadata"]["ownerReferences"] = metadata["ownerReferences"].clone();
+        for key in ["restartPolicy", "automountServiceAccountToken", "activeDeadlineSeconds"] {
+            pod["spec"][key] = spec[key].clone();
+        }
+        // The guest is the first process of a process namespace.
+        for key in ["hostPID", "shareProcessNamespace"] {
+            pod["spec"][key] = Value::Null;
+        }
+        for (list, name) in [("volumes", VOLUME), ("initContainers", VOLUME), ("containers", LINK)] {
+            restore(&mut pod["spec"][list], &spec[list], name, true);
+        }
+        restore(&mut pod["spec"]["containers"], &spec["containers"], MAIN, false);
         for container in pod["spec"]["containers"].as_array_mut().into_iter().flatten() {
             if container["name"] == MAIN {
-                container["command"] = json!(self.command());
-                container["args"] = json!([]);
+                let main = self.main();
+                container["command"] = main["command"].clone();
+                container["args"] = main["args"].clone();
+                restore(&mut container["volumeMounts"], &main["volumeMounts"], VOLUME, true);
             }
         }
     }
@@ -209,11 +231,11 @@ impl PodPlan<'_> {
 
     fn resources(&self) -> Value {
         let (settings, spec) = (self.settings, self.spec);
-        let part = |whole: u64, part: f64| (whole as f64 * part).ceil() as u64;
         let (mut requests, mut limits) = (Map::new(), Map::new());
         if let Some(cpus) = spec.cpus {
             limits.insert("cpu".to_owned(), json!(format!("{}m", cpus.millis)));
-            requests.insert("cpu".to_owned(), json!(format!("{}m", part(cpus.millis, settings.cpu_request))));
+            requests
+                .insert("cpu".to_owned(), json!(format!("{}m", part_of(cpus.millis, settings.cpu_request))));
         }
         for (name, amount, fraction) in [
             ("memory", spec.memory, settings.memory_request),
@@ -221,7 +243,7 @@ impl PodPlan<'_> {
         ] {
             let Some(amount) = amount else { continue };
             limits.insert(name.to_owned(), json!(amount.0.to_string()));
-            requests.insert(name.to_owned(), json!(part(amount.0, fraction).to_string()));
+            requests.insert(name.to_owned(), json!(part_of(amount.0, fraction).to_string()));
         }
         if spec.gpus > 0 {
             limits.insert(settings.gpu_resource.clone(), json!(spec.gpus.to_string()));
@@ -250,6 +272,22 @@ fn merge(into: &mut Value, from: Value) {
             }
         }
         (into, from) => *into = from,
+    }
+}
+
+/// Puts an entry of a list into another one, first, if it is missing there or should be replaced.
+fn restore(list: &mut Value, from: &Value, name: &str, replace: bool) {
+    let Some(own) = from.as_array().and_then(|from| from.iter().find(|entry| entry["name"] == name)) else {
+        return;
+    };
+    if !list.is_array() {
+        *list = json!([]);
+    }
+    let Some(list) = list.as_array_mut() else { return };
+    match list.iter_mut().find(|entry| entry["name"] == name) {
+        Some(entry) if replace => *entry = own.clone(),
+        Some(_) => {}
+        None => list.insert(0, own.clone()),
     }
 }
 
@@ -283,7 +321,9 @@ mod tests {
             spec: &spec,
             name: "rollout-task-1",
             run: "run1",
-            owner: None,
+            owner: Some(
+                json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "rollout-run1", "uid": "1"}),
+            ),
             guest_image: "registry/rollout-guest:1",
             user: Some("daemon"),
         };
@@ -373,9 +413,57 @@ mod tests {
     }
 
     #[test]
+    fn a_template_cannot_undo_what_isolates_and_ends_a_pod() {
+        let plain = pod(json!({}), |_| ()).unwrap();
+        let link = json!({"name": "link", "image": "other", "command": ["sleep"], "securityContext": {"runAsUser": 0}});
+        let config = json!({"pod_template": {
+            "metadata": {"ownerReferences": [], "annotations": {"rollout/trial": "other"}},
+            "spec": {
+                "automountServiceAccountToken": true,
+                "activeDeadlineSeconds": 1_000_000_000,
+                "shareProcessNamespace": true,
+                "hostPID": true,
+                "volumes": [{"name": "rollout-guest", "hostPath": {"path": "/"}}],
+                "initContainers": [{"name": "rollout-guest", "image": "other"}, {"name": "more", "image": "x"}],
+                "containers": [link, {"name": "main", "volumeMounts": [
+                    {"name": "rollout-guest", "mountPath": "/.rollout", "readOnly": false},
+                ]}],
+            },
+        }});
+        let changed = pod(config, |_| ()).unwrap();
+        for path in [
+            "/metadata/ownerReferences",
+            "/metadata/annotations",
+            "/spec/automountServiceAccountToken",
+            "/spec/activeDeadlineSeconds",
+            "/spec/shareProcessNamespace",
+            "/spec/hostPID",
+            "/spec/volumes",
+            "/spec/initContainers/0",
+            "/spec/containers/0",
+            "/spec/containers/1",
+        ] {
+            assert_eq!(changed.pointer(path), plain.pointer(path), "{path}");
+        }
+        assert_eq!(changed["metadata"]["ownerReferences"][0]["name"], "rollout-run1");
+        assert_eq!(changed["spec"]["initContainers"][1]["name"], "more");
+        // A list with an entry without a name replaces the whole list, and so does null.
+        let config =
+            json!({"pod_template": {"spec": {"initContainers": null, "containers": [{"image": "x"}]}}});
+        let changed = pod(config, |_| ()).unwrap();
+        assert_eq!(changed["spec"]["containers"][0], plain["spec"]["containers"][0]);
+        assert_eq!(changed["spec"]["containers"][1], plain["spec"]["containers"][1]);
+        assert_eq!(changed["spec"]["initContainers"], plain["spec"]["initContainers"]);
+    }
+
+    #[test]
     fn a_template_that_is_no_pod_is_an_error() {
-        let error = pod_error(json!({"pod_template": {"spec": {"volumes": "none"}}}));
-        assert!(error.contains("pod_template"), "{error}");
+        for template in
+            [json!({"spec": {"volumes": "none"}}), json!({"spec": "x"}), json!({"metadata": {"labels": 1}})]
+        {
+            let error = pod_error(json!({"pod_template": template}));
+            assert!(error.contains("pod_template"), "{error}");
+        }
     }
 
     fn pod_error(config: Value) -> String {
