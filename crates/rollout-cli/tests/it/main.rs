@@ -39,6 +39,7 @@ mod hostile;
 mod http;
 mod import_harbor;
 mod jobs;
+mod kubernetes_api;
 mod kubernetes_faults;
 mod model_agent;
 mod model_jobs;

@@ -11,6 +11,8 @@ pub enum PodFault {
     Unschedulable,
     /// The image cannot be pulled.
     ImagePull,
+    /// The pull of the image does not end.
+    SlowPull,
     /// The memory limit is reached this long after the containers started.
     OutOfMemory(Duration),
     /// The pod is evicted this long after the containers started.

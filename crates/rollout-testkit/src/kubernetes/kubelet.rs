@@ -237,6 +237,10 @@ async fn live(cluster: &Arc<ClusterState>, pod: &Arc<Pod>, object: &Value) {
     if pod.faults.contains(&PodFault::ImagePull) {
         return fail_to_pull(cluster, pod, object, image).await;
     }
+    if pod.faults.contains(&PodFault::SlowPull) {
+        cluster.event(pod, "Normal", "Pulling", &format!("Pulling image \"{image}\""));
+        std::future::pending::<()>().await;
+    }
     let sandbox = match create_sandbox(cluster, pod, object).await {
         Ok(sandbox) => sandbox,
         Err(message) => {
@@ -415,6 +419,11 @@ async fn start_container(
     let mut argv: Vec<String> = words("command").chain(words("args")).map(str::to_owned).collect();
     if argv.is_empty() {
         argv = vec!["/bin/sh".to_owned()];
+    }
+    // The first process of a sandbox is its supervisor. A guest that expects to be the first one starts in its form
+    // for machines where it is not.
+    if argv[0].ends_with("/guest") && argv.get(1).is_some_and(|form| form == "session") {
+        argv[1] = "host".to_owned();
     }
     let stdin = container["stdin"] == true;
     cluster.event(

@@ -1,8 +1,9 @@
 //! A Kubernetes API server on loopback whose pods run in native sandboxes.
 //!
 //! It implements the part of the protocol that a pod per trial needs: objects with versions, lists, watches, deletion
-//! with grace periods, garbage collection by owner, quotas, events, and attach and exec over WebSockets. All images are
-//! the host's programs, and all containers of a pod share one root file system. Pods are never restarted.
+//! with grace periods, garbage collection by owner, quotas, events, and attach and exec over WebSockets. At the same
+//! address is an image registry. All images are the host's programs with the files that were pushed or added, and all
+//! containers of a pod share one root file system and one process namespace. Pods are never restarted.
 
 mod api;
 mod attach;
@@ -14,6 +15,7 @@ mod kubelet;
 mod pod_status;
 mod query;
 mod refusal;
+mod registry;
 mod resource;
 mod selector;
 mod serve;
@@ -80,6 +82,31 @@ impl KubernetesServer {
     /// Its address.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Host and port of its image registry, which speaks plain HTTP.
+    pub fn registry(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// Adds an image of the host's programs to the registry, with the configuration of an image, such as `User`. Returns
+    /// its reference.
+    pub fn add_image(&self, repository: &str, tag: &str, config: &Value) -> String {
+        self.cluster.registry.add(repository, tag, config);
+        format!("{}/{repository}:{tag}", self.registry())
+    }
+
+    /// The images that clients asked the registry for, as `repository:tag`.
+    pub fn asked_images(&self) -> Vec<String> {
+        self.cluster.registry.asked()
+    }
+
+    /// The `environment` of a job whose pods run here.
+    pub fn environment(&self) -> Value {
+        json!({"type": "kubernetes", "provider_config": {
+            "kubeconfig": self.kubeconfig(),
+            "registry": self.registry(),
+        }})
     }
 
     /// A configuration for clients.

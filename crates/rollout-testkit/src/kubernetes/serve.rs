@@ -26,6 +26,7 @@ use super::{
     attach,
     query::Query,
     refusal::Refusal,
+    registry::RegistryRequest,
     state::ClusterState,
     watch::watch,
 };
@@ -95,6 +96,16 @@ async fn answer(mut request: Request<Incoming>, cluster: &Arc<ClusterState>) -> 
         request.headers().get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let patch_type = content_type.to_owned();
     let body = request.body_mut().collect().await.map_err(|_| CutHere)?.to_bytes();
+    if let Some(path) = path.strip_prefix("/v2/") {
+        let (method, content_type) = (request.method().as_str(), patch_type.as_str());
+        return Ok(cluster.ask_registry(&RegistryRequest {
+            method,
+            path,
+            query: &query,
+            content_type,
+            body,
+        }));
+    }
     // Bodies that are not JSON are refused where one is needed.
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let Some(asked) = ApiRequest::new(request.method().as_str(), &path, query, body, patch_type) else {
@@ -169,10 +180,13 @@ fn json_answer(code: u16, value: &Value) -> Answer {
     with_body(code, "application/json", value.to_string().into())
 }
 
-fn with_body(code: u16, kind: &'static str, body: Bytes) -> Answer {
+/// An answer with a body of a media type.
+pub(super) fn with_body(code: u16, kind: &str, body: Bytes) -> Answer {
     let mut answer = Response::new(UnsyncBoxBody::new(Full::new(body).map_err(|never| match never {})));
     *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    answer.headers_mut().insert(HeaderName::from_static("content-type"), HeaderValue::from_static(kind));
+    if let Ok(kind) = HeaderValue::from_str(kind) {
+        answer.headers_mut().insert(HeaderName::from_static("content-type"), kind);
+    }
     answer
 }
 

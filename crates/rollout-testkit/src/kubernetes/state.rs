@@ -17,7 +17,9 @@ use super::{
     kubelet::{self, Order, Pod},
     pod_status::initial_status,
     refusal::Refusal,
+    registry::{self, Registry, RegistryRequest},
     resource::Resource,
+    serve::{Answer, with_body},
     store::{Key, Store},
 };
 use crate::ApiFault;
@@ -33,6 +35,7 @@ pub(super) struct ClusterState {
     dir: PathBuf,
     /// The images with additional files: a part of the name, and the layer.
     layers: Mutex<Vec<(String, Layer)>>,
+    pub(super) registry: Registry,
     /// Counts the times that all connections were cut.
     pub(super) breaks: watch::Sender<u64>,
 }
@@ -77,7 +80,8 @@ impl ClusterState {
         });
         state.put_new(Key::new("nodes", "", NODE), node);
         let (state, layers) = (Mutex::new(state), Mutex::new(Vec::new()));
-        Self { state, engine, dir, layers, breaks: watch::Sender::new(0) }
+        let registry = Registry::default();
+        Self { state, engine, dir, layers, registry, breaks: watch::Sender::new(0) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -86,14 +90,33 @@ impl ClusterState {
 
     /// Adds a file to the images whose names contain a text.
     pub(super) fn add_image_file(&self, image: &str, path: &str, source: &Path) -> io::Result<()> {
+        self.add_layer(image, |root| {
+            let target = root.join(path.trim_start_matches('/'));
+            fs::create_dir_all(target.parent().unwrap_or(root))?;
+            fs::copy(source, target).map(drop)
+        })
+    }
+
+    /// Adds a layer, whose files `fill` writes, to the images whose names contain a text.
+    fn add_layer(&self, image: &str, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = self.dir.join(format!("layer-{}", layers.len()));
         // The part of the host image that holds the root.
-        let target = dir.join("root").join(path.trim_start_matches('/'));
-        fs::create_dir_all(target.parent().unwrap_or(&dir))?;
-        fs::copy(source, target)?;
+        fill(&dir.join("root"))?;
         layers.push((image.to_owned(), Layer::open(dir)?));
         Ok(())
+    }
+
+    /// Answers a request to the registry. Pods that are created after a push have the files of the image.
+    pub(super) fn ask_registry(&self, asked: &RegistryRequest<'_>) -> Answer {
+        let (answer, pushed) = self.registry.answer(asked);
+        let Some(image) = pushed else { return answer };
+        for layer in &image.layers {
+            if let Err(error) = self.add_layer(&image.name, |root| registry::unpack(layer, root)) {
+                return with_body(500, "text/plain", format!("cannot unpack a layer: {error}").into());
+            }
+        }
+        answer
     }
 
     /// An image with the files of all containers of a pod.
