@@ -1,9 +1,15 @@
 //! Kubernetes jobs whose connections, API server, pods or orchestrator fail: nothing is lost, and nothing stays.
 
-use std::{fs, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
 
-use rollout_testkit::{ClusterNamespace, Gate, TestCluster, TestEngine, TestJob, TestTask, until};
-use serde_json::json;
+use rollout_testkit::{ClusterNamespace, Gate, Running, TestCluster, TestEngine, TestJob, TestTask, until};
+use serde_json::{Value, json};
 
 /// A job in a namespace of its own.
 fn job(cluster: &TestCluster, namespace: &ClusterNamespace<'_>) -> TestJob {
@@ -78,6 +84,219 @@ fn output_and_files_are_complete_although_connections_are_cut() {
     assert!(finished.file("agent/set/task__1/logs/agent/numbers") == numbers, "a copied file differs");
     let result = finished.trial("agent/set/task__1");
     assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(1)), "{result:#}");
+}
+
+/// The number of bytes of the files below a directory.
+fn size(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            // A temporary file was renamed.
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn a_file_is_complete_although_the_connection_is_cut_in_the_middle_of_its_copy() {
+    const LINES: u64 = 10_000_000;
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let script = format!("seq {LINES} > /logs/agent/numbers; touch /app/done");
+    let job = job(&cluster, &namespace).task(task()).script(&script);
+    let mut running = job.start();
+    running.until_phase("collect", 1);
+    let trial = job.dir().join("agent/set/task__1");
+    until("the copy began", || size(&trial) > 4 << 20);
+    let cut = cut_connections(&namespace);
+    let copied = size(&trial);
+    let finished = running.finish().expect(0);
+    let total = fs::metadata(trial.join("logs/agent/numbers")).expect("the copied file").len();
+    assert!(cut == 1 && copied < total, "{cut} connections were cut after {copied} of {total} bytes");
+    let lines =
+        BufReader::new(fs::File::open(trial.join("logs/agent/numbers")).expect("open the file")).lines();
+    let mut number = 0;
+    for line in lines {
+        number += 1;
+        assert_eq!(line.expect("read the file"), number.to_string());
+    }
+    assert_eq!(number, LINES);
+    let result = finished.trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(1)), "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
+}
+
+/// Waits until a trial is tried again, and returns the error of the first try.
+#[track_caller]
+fn retried(running: &mut Running) -> Value {
+    let mut found = None;
+    running.until("a retry", |events| {
+        found = events.iter().find(|event| event["event"] == "trial_retried").cloned();
+        found.is_some()
+    });
+    found.expect("an event")["error"].clone()
+}
+
+/// A job whose first try waits until its pod is ended by `end`, and whose second try succeeds. Returns the error of the
+/// first.
+fn second_try_succeeds(
+    cluster: &TestCluster,
+    namespace: &ClusterNamespace<'_>,
+    change: impl FnOnce(TestJob) -> TestJob,
+    end: impl FnOnce(),
+) -> Value {
+    let gate = Gate::new();
+    let script = format!("({}) || true\ntouch /app/done", gate.wait());
+    let job = change(job(cluster, namespace).task(task()).script(&script));
+    let mut running = job.start();
+    let first = gate.arrival();
+    end();
+    let error = retried(&mut running);
+    let second = gate.arrival();
+    drop(first);
+    second.pass();
+    let result = running.finish().expect(0).trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(2)), "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
+    error
+}
+
+#[track_caller]
+fn expect_error(error: &Value, kind: &str, words: &str) {
+    assert_eq!(error["type"], kind, "{error:#}");
+    assert!(error["message"].as_str().expect("a message").contains(words), "{error:#}");
+}
+
+#[test]
+fn a_pod_that_is_evicted_is_tried_again() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let error = second_try_succeeds(
+        &cluster,
+        &namespace,
+        |job| job,
+        || {
+            let (pod, name) = (namespace.pods().remove(0), namespace.name());
+            let dir = tempfile::tempdir().expect("make a directory");
+            let eviction = json!({
+                "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod, "namespace": name},
+            });
+            let file = dir.path().join("eviction.json");
+            fs::write(&file, eviction.to_string()).expect("write the eviction");
+            let path = format!("/api/v1/namespaces/{name}/pods/{pod}/eviction");
+            namespace.kubectl(&["create", "--raw", &path, "-f", &file.display().to_string()]);
+        },
+    );
+    expect_error(&error, "internal_error", "the pod was");
+}
+
+#[test]
+fn a_pod_whose_lifetime_is_over_is_tried_again() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let short = |job: TestJob| job.set("environment/provider_config/lifetime_sec", json!(30));
+    let error = second_try_succeeds(&cluster, &namespace, short, || ());
+    expect_error(&error, "internal_error", "lifetime");
+}
+
+#[test]
+fn a_pod_whose_node_is_lost_is_tried_again() {
+    let cluster = TestCluster::exclusive();
+    let namespace = cluster.namespace();
+    let gate = Gate::new();
+    let script = format!("({}) || true\ntouch /app/done", gate.wait());
+    let job = job(&cluster, &namespace)
+        .task(task())
+        .script(&script)
+        .set("environment/provider_config/grace_sec", json!(10));
+    let mut running = job.start();
+    let first = gate.arrival();
+    let stopped = cluster.without_kubelet();
+    let error = retried(&mut running);
+    assert_eq!(error["type"], "internal_error", "{error:#}");
+    // The next pod waits until a node is ready.
+    drop(stopped);
+    let second = gate.arrival();
+    drop(first);
+    second.pass();
+    let result = running.finish().expect(0).trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(2)), "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
+}
+
+#[test]
+fn an_image_that_the_node_does_not_find_fails_the_trial_at_once() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    // Only the node uses plain HTTP for this name of the registry, so only the node finds that the image is missing.
+    let registry = cluster.registry().replace("127.0.0.1", "localhost");
+    let config = format!("[environment]\ndocker_image = \"{registry}/absent:1\"\n");
+    let job = job(&cluster, &namespace)
+        .task(task().config(&config))
+        .oracle()
+        .set("environment/provider_config/user", json!("root"));
+    let result = job.run().expect(1).trial("oracle/set/task__1");
+    expect_error(&result["error"], "environment_image_pull_failed", "absent");
+    assert_eq!(result["tries"], 1, "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
+}
+
+#[test]
+fn a_killed_job_is_resumed_and_nothing_is_left() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let gate = Gate::new();
+    let script = format!("({}) || true\ntouch /app/done", gate.wait());
+    let job = job(&cluster, &namespace).task(task()).script(&script);
+    let running = job.start();
+    let first = gate.arrival();
+    running.signal("-KILL");
+    running.finish();
+    assert_eq!(namespace.pods().len(), 1);
+    let resumed = job.start_with(&["resume", "jobs/job", "--output", "json"]);
+    let second = gate.arrival();
+    drop(first);
+    second.pass();
+    let result = resumed.finish().expect(0).trial("agent/set/task__1");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
+    let leases = namespace.kubectl(&["get", "leases", "-o", "jsonpath={.items[*].metadata.name}"]);
+    assert_eq!(leases, "");
+}
+
+#[test]
+fn the_permissions_in_deploy_are_enough() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let rbac = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/rbac.yaml");
+    namespace.kubectl(&["apply", "-f", &rbac.display().to_string()]);
+    let secret =
+        || namespace.kubectl(&["get", "serviceaccount", "rollout", "-o", "jsonpath={.secrets[0].name}"]);
+    until("the service account has a token", || !secret().is_empty());
+    let template = "go-template={{.data.token | base64decode}}";
+    let token = namespace.kubectl(&["get", "secret", &secret(), "-o", template]);
+    // A policy, and waiting for an image, need more permissions than a plain trial.
+    let job = job(&cluster, &namespace)
+        .task(task())
+        .oracle()
+        .set("environment/provider_config/network", json!("none"))
+        .set("environment/provider_config/network_policy", json!(true));
+    let text = fs::read_to_string(cluster.kubeconfig()).expect("read the configuration");
+    let (head, tail) = text.split_once("user: {token: ").expect("the configuration has a token");
+    let (_, tail) = tail.split_once('}').expect("the token ends");
+    let path = job.root().join("kubeconfig");
+    fs::write(&path, format!("{head}user: {{token: {token}}}{tail}")).expect("write the configuration");
+    let job = job.env("KUBECONFIG", &path.display().to_string());
+    let finished = job.run().expect(0);
+    assert!(!finished.stderr().contains("leftovers"), "{}", finished.stderr());
+    let result = finished.trial("oracle/set/task__1");
+    assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(1)), "{result:#}");
+    for kind in ["pods", "leases", "networkpolicies"] {
+        let left = || namespace.kubectl(&["get", kind, "-o", "jsonpath={.items[*].metadata.name}"]);
+        until(&format!("all {kind} are deleted"), || left().is_empty());
+    }
 }
 
 #[test]
