@@ -4,6 +4,7 @@
 
 mod api_fault;
 mod browser;
+mod clouds;
 mod cluster;
 mod command;
 pub mod conformance;
