@@ -14,7 +14,6 @@ mod sweep;
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
 use rollout_core::quantity::{Bytes, Cpus};
 use secrecy::SecretString;
 use serde_json::json;
@@ -31,7 +30,7 @@ pub(crate) use self::{
     settings::CloudTimes,
 };
 use self::{
-    desk::{Desk, is_temporary},
+    desk::{Desk, patiently, unhurried},
     place::RemoteSandbox,
 };
 use crate::{
@@ -45,11 +44,11 @@ use crate::{
     preparations::Preparations,
 };
 
-/// The attempts to prepare an image while the vendor has no time for it.
-const IMAGE_TRIES: u32 = 6;
+/// How long to wait for a vendor that has no time to prepare an image.
+const IMAGE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The pause before another attempt. It doubles each time.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// How long to wait for a vendor that does not answer when a job starts.
+const CHECK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The accounts for which there are credentials on this machine, to list and delete what Rollout left in them.
 pub async fn accounts(place: &HostPaths) -> Vec<Result<CloudAccount, CloudConnectError>> {
@@ -163,32 +162,9 @@ impl Remote {
         })
     }
 
-    /// Asks until the vendor has time.
-    async fn patiently<'a, T>(
-        &self,
-        call: impl Fn() -> BoxFuture<'a, Result<T, CloudError>> + Send,
-    ) -> Result<T, CloudError> {
-        let mut wait = FIRST_WAIT;
-        let mut tries = 1;
-        loop {
-            let error = match call().await {
-                Err(error) if is_temporary(&error) && tries < IMAGE_TRIES => error,
-                answer => return answer,
-            };
-            tracing::info!(reason = %error, "waiting to prepare an image");
-            let hint = match error {
-                CloudError::Busy { retry_after, .. } => retry_after,
-                _ => None,
-            };
-            tokio::time::sleep(hint.unwrap_or(wait)).await;
-            tries += 1;
-            wait *= 2;
-        }
-    }
-
     async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         let source = ImageSource::open(request).await?;
-        let image = self.patiently(|| self.cloud.backend.image(&source)).await;
+        let image = unhurried(IMAGE_PATIENCE, || self.cloud.backend.image(&source)).await;
         let image = image.map_err(image_failure)?;
         let reference = image.reference.clone();
         self.images.lock().await.insert(reference.clone(), image);
@@ -208,7 +184,7 @@ impl Remote {
         if let Some(found) = sized.get(&key) {
             return Ok(found.clone());
         }
-        let prepared = self.patiently(|| self.cloud.backend.sized_image(&image, size)).await;
+        let prepared = unhurried(IMAGE_PATIENCE, || self.cloud.backend.sized_image(&image, size)).await;
         let prepared = prepared.map_err(image_failure)?;
         sized.insert(key, prepared.clone());
         Ok(prepared)
@@ -237,16 +213,11 @@ impl Remote {
 }
 
 async fn check(vendor: &'static str, backend: &dyn Backend) -> Result<(), CloudConnectError> {
-    let answer = tokio::time::timeout(Duration::from_secs(60), backend.check()).await;
-    let reason = match answer {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(CloudError::Unauthorized(reason))) => {
-            return Err(CloudConnectError::Unauthorized { vendor, reason });
-        }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "it does not answer".to_owned(),
-    };
-    Err(CloudConnectError::Unreachable { vendor, reason })
+    match patiently(CHECK_PATIENCE, || backend.check()).await {
+        Ok(()) => Ok(()),
+        Err(CloudError::Unauthorized(reason)) => Err(CloudConnectError::Unauthorized { vendor, reason }),
+        Err(error) => Err(CloudConnectError::Unreachable { vendor, reason: error.to_string() }),
+    }
 }
 
 /// What a failed preparation means for a trial.
@@ -278,6 +249,7 @@ impl Provider for Remote {
         let mut notes = vec![
             format!("the limit on processes is not enforced: {name} has no setting for it"),
             format!("installations of agents are not stored: {name} has no snapshots here"),
+            "CPUs and memory of tasks are rounded up to a size that is sold".to_owned(),
         ];
         notes.push(format!("terminals are opened with the program of {name}, not with `rollout attach`"));
         let most = self.cloud.backend.max_lifetime();

@@ -1,6 +1,7 @@
 //! Creates and deletes sandboxes, with retries, on a thread that outlives the trials.
 
 use std::{
+    collections::HashSet,
     io,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -33,6 +34,9 @@ const LAST_WAIT: Duration = Duration::from_secs(15);
 /// The longest hint of a vendor that is followed.
 const LONGEST_HINT: Duration = Duration::from_secs(300);
 
+/// How often a list is checked for sandboxes that were deleted.
+const CHECKS: u32 = 5;
+
 /// The most sandboxes of one creation that are searched.
 const MOST_DUPLICATES: usize = 10;
 
@@ -43,6 +47,8 @@ pub(super) struct CloudWork {
     not_before: Mutex<Instant>,
     /// Sandboxes that could not be deleted, with the reasons.
     left: std::sync::Mutex<Vec<(String, String)>>,
+    /// Sandboxes whose deletion the vendor has confirmed.
+    deleted: std::sync::Mutex<HashSet<String>>,
 }
 
 /// The thread that creates and deletes sandboxes.
@@ -56,9 +62,10 @@ impl Desk {
                 backend: backend(),
                 not_before: Mutex::new(Instant::now()),
                 left: std::sync::Mutex::default(),
+                deleted: std::sync::Mutex::default(),
             })
         };
-        WorkThread::start("cloud", work, |work| async move { work.report_left() }.boxed()).map(Self)
+        WorkThread::start("cloud", work, |work| async move { work.finish().await }.boxed()).map(Self)
     }
 
     /// Creates a sandbox. If the future is dropped, the sandbox is still created, and then deleted.
@@ -203,22 +210,12 @@ impl CloudWork {
     }
 
     async fn delete_one(&self, id: &str) -> Result<(), CloudError> {
-        let end = Instant::now() + DELETE_PATIENCE;
-        let mut wait = FIRST_WAIT;
-        loop {
-            let error = match call(self.backend.delete(id)).await {
-                Ok(()) | Err(CloudError::Missing(_)) => return Ok(()),
-                Err(error) => error,
-            };
-            let pause = match &error {
-                CloudError::Busy { retry_after: Some(hint), .. } => *hint,
-                _ => wait,
-            };
-            if !is_temporary(&error) || Instant::now() + pause > end {
-                return Err(error);
+        match patiently(DELETE_PATIENCE, || self.backend.delete(id)).await {
+            Ok(()) | Err(CloudError::Missing(_)) => {
+                self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
+                Ok(())
             }
-            sleep(pause).await;
-            wait = (wait * 2).min(LAST_WAIT);
+            Err(error) => Err(error),
         }
     }
 
@@ -240,7 +237,41 @@ impl CloudWork {
         }
     }
 
-    /// Reports the sandboxes that could not be deleted, at the end of the run.
+    /// Makes sure that what was deleted is gone, and reports what is not, at the end of the run.
+    async fn finish(&self) {
+        let deleted = std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner));
+        if !deleted.is_empty() {
+            let mut wait = FIRST_WAIT;
+            for check in 1..=CHECKS {
+                // A vendor may confirm a deletion and lose it, or list a sandbox for a moment longer.
+                let still = match patiently(DELETE_PATIENCE, || self.backend.list()).await {
+                    Ok(listed) => listed.into_iter().filter(|sandbox| deleted.contains(&sandbox.id)),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot check that all sandboxes were deleted");
+                        break;
+                    }
+                };
+                let still: Vec<String> = still.map(|sandbox| sandbox.id).collect();
+                if still.is_empty() {
+                    break;
+                }
+                for id in still {
+                    let again = self.delete_one(&id).await;
+                    let reason = match again {
+                        Ok(()) if check < CHECKS => continue,
+                        Ok(()) => "the vendor confirms its deletion, and lists it".to_owned(),
+                        Err(error) => error.to_string(),
+                    };
+                    self.left.lock().unwrap_or_else(PoisonError::into_inner).push((id, reason));
+                }
+                sleep(wait).await;
+                wait *= 2;
+            }
+        }
+        self.report_left();
+    }
+
+    /// Reports the sandboxes that could not be deleted.
     fn report_left(&self) {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if left.is_empty() {
@@ -259,6 +290,42 @@ impl CloudWork {
 async fn call<T>(call: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
     let answer = timeout(CALL_TIMEOUT, call).await;
     answer.unwrap_or_else(|_| Err(CloudError::Unanswered("the vendor does not answer".to_owned())))
+}
+
+/// Repeats a call until the vendor has time for it, or for as long as `patience`.
+pub(super) async fn patiently<T, F: Future<Output = Result<T, CloudError>>>(
+    patience: Duration,
+    ask: impl Fn() -> F,
+) -> Result<T, CloudError> {
+    unhurried(patience, || call(ask())).await
+}
+
+/// The same for a call that may take long.
+pub(super) async fn unhurried<T, F: Future<Output = Result<T, CloudError>>>(
+    patience: Duration,
+    ask: impl Fn() -> F,
+) -> Result<T, CloudError> {
+    let mut end = Instant::now() + patience;
+    let mut wait = FIRST_WAIT;
+    loop {
+        let started = Instant::now();
+        let error = match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let pause = match &error {
+            CloudError::Busy { retry_after: Some(hint), .. } => *hint,
+            _ => wait,
+        };
+        // Only waiting counts, not the work of the vendor.
+        end += started.elapsed();
+        if !is_temporary(&error) || Instant::now() + pause > end {
+            return Err(error);
+        }
+        tracing::debug!(reason = %error, "asking the vendor again");
+        sleep(pause).await;
+        wait = (wait * 2).min(LAST_WAIT);
+    }
 }
 
 /// Whether another attempt may succeed.

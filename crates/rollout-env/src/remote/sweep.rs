@@ -1,6 +1,6 @@
 //! Finds and deletes sandboxes that dead runs left in an account.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use futures_util::future::BoxFuture;
 
@@ -8,8 +8,12 @@ use super::{
     CloudConnectError,
     backend::{Backend, CloudError, CloudSandbox, KEPT},
     check,
+    desk::patiently,
 };
 use crate::docker::{Maker, Owner};
+
+/// How long to wait for a vendor that has no time.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An account at a vendor, to list and delete what Rollout left in it.
 pub struct CloudAccount {
@@ -66,7 +70,8 @@ impl CloudAccount {
     /// All sandboxes that Rollout created in the account.
     pub fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<CloudLeftover>, CloudConnectError>> {
         Box::pin(async move {
-            let listed = self.backend.list().await.map_err(|error| self.unreachable(&error))?;
+            let listed = patiently(SWEEP_PATIENCE, || self.backend.list()).await;
+            let listed = listed.map_err(|error| self.unreachable(&error))?;
             Ok(listed.into_iter().map(describe).collect())
         })
     }
@@ -74,7 +79,7 @@ impl CloudAccount {
     /// Deletes a sandbox. A missing one is not an error.
     pub fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), CloudConnectError>> {
         Box::pin(async move {
-            match self.backend.delete(id).await {
+            match patiently(SWEEP_PATIENCE, || self.backend.delete(id)).await {
                 Ok(()) | Err(CloudError::Missing(_)) => Ok(()),
                 Err(error) => Err(self.unreachable(&error)),
             }
@@ -89,9 +94,9 @@ impl CloudAccount {
 /// Deletes the sandboxes of dead runs of this machine, and returns their number.
 pub(super) async fn sweep(backend: &dyn Backend) -> Result<usize, CloudError> {
     let mut count = 0;
-    for sandbox in backend.list().await?.into_iter().map(describe) {
+    for sandbox in patiently(SWEEP_PATIENCE, || backend.list()).await?.into_iter().map(describe) {
         if sandbox.state == CloudLeftoverState::Left {
-            match backend.delete(&sandbox.id).await {
+            match patiently(SWEEP_PATIENCE, || backend.delete(&sandbox.id)).await {
                 Ok(()) | Err(CloudError::Missing(_)) => count += 1,
                 Err(error) => return Err(error),
             }
