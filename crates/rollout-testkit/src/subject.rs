@@ -44,6 +44,8 @@ pub trait Subject: Send + Sync + 'static {
 pub enum Ability {
     /// Enforces CPU limits; otherwise a note of the provider says so.
     LimitCpus,
+    /// Enforces fractions of a CPU; otherwise a note of the provider says that they are rounded up.
+    FractionsOfCpus,
     /// Enforces memory limits; otherwise a note of the provider says so.
     LimitMemory,
     /// Stores environments as images, for `cache_agent_install`; otherwise a note of the provider says so.

@@ -9,6 +9,8 @@ mod clean;
 mod cli;
 mod compare;
 mod config;
+#[cfg(feature = "remote")]
+mod conformance_clouds;
 mod conformance_docker;
 mod conformance_kubernetes;
 mod conformance_native;

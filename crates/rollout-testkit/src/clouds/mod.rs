@@ -1,4 +1,12 @@
 //! Fakes of cloud sandboxes: servers on loopback that speak the protocols of vendors, and run commands in native
 //! sandboxes.
 
+mod fake;
+mod faults;
 mod machine;
+mod server;
+
+pub use self::{
+    fake::{CloudFake, FakeSandbox},
+    faults::{CloudCall, CloudFaults, CloudTrouble},
+};

@@ -17,7 +17,7 @@ pub fn the_result_records_which_limits_are_enforced(suite: &Suite) {
 }
 
 pub fn a_fraction_of_a_processor_is_enforced(suite: &Suite) {
-    if suite.lacks(Ability::LimitCpus) {
+    if suite.lacks(Ability::LimitCpus) || suite.lacks(Ability::FractionsOfCpus) {
         return;
     }
     let task = TestTask::new("task").config("[environment]\ncpus = 0.2\n");
