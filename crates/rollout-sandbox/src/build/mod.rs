@@ -16,6 +16,7 @@ mod key;
 mod lines;
 mod log;
 mod mounted;
+mod outline;
 mod parse;
 mod plan;
 mod run_mount;
@@ -33,6 +34,9 @@ pub use error::ImageBuildError;
 pub use images::{BaseImageError, BaseImages, HostImages, reference_matches};
 pub use inspect::{NamedImage, inspect};
 pub use log::LogSink;
+pub use outline::{
+    Outline, OutlineAction, OutlineCommand, OutlineCopy, OutlineStep, UNKNOWN_VARIABLE, outline,
+};
 pub use parse::Location;
 
 use context::Context;

@@ -19,7 +19,7 @@ use tokio::{
 use crate::piped::{self, Piped, ProcessSettings, StartFailure};
 
 /// Images whose names contain this do not exist. All others are the programs of the host.
-const MISSING: &str = "missing";
+const MISSING: &str = "absent";
 
 /// The images and machines of a fake cloud.
 pub(crate) struct CloudHost {

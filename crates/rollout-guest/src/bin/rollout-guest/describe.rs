@@ -9,13 +9,18 @@ const NOT_THE_IMAGES: [&str; 4] = ["HOME", "HOSTNAME", "PWD", "SHLVL"];
 
 /// Writes the description to a path, as JSON.
 pub(crate) fn write(path: &Path) -> io::Result<()> {
+    let directory = env::current_dir()?;
+    let user = format!("{}:{}", rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    write_of(path, &directory.to_string_lossy(), &user)
+}
+
+/// The same with another directory and user than this process has.
+pub(crate) fn write_of(path: &Path, directory: &str, user: &str) -> io::Result<()> {
     let variables: BTreeMap<String, String> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| !NOT_THE_IMAGES.contains(&name.as_str()))
         .collect();
-    let directory = env::current_dir()?;
-    let user = format!("{}:{}", rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let text = render(&variables, &directory.to_string_lossy(), &user);
+    let text = render(&variables, directory, user);
     fs::write(path, text)
 }
 

@@ -66,6 +66,7 @@ fn main() -> std::process::ExitCode {
         ["inside-namespace", name, grace] => host::inside(KillScope::Namespace, name, grace),
         ["inside", name, grace] => host::inside(KillScope::Descendants, name, grace),
         ["describe", path] => describe::write(path.as_ref()),
+        ["describe", path, directory, user] => describe::write_of(path.as_ref(), directory, user),
         ["install", target] => link::install(target.as_ref()),
         ["wait", name] => link::wait(name),
         ["connect", name] => link::connect(name),
