@@ -9,19 +9,30 @@ use super::{declare::Key, form::paragraph};
 /// Regenerates the tables of a page, each between `<!-- settings: name -->` and `<!-- end -->`. After the name,
 /// `first..last` selects a range of keys.
 pub fn fill(page: &str, tables: &[(&str, Vec<Key>)]) -> Result<String, String> {
+    let unknown = |name: &str| Err(format!("no settings are named `{name}`"));
+    fill_or(page, tables, unknown)
+}
+
+/// Regenerates the tables of a page. `other` decides about a table that is not among `tables`: an error, or to keep it.
+fn fill_or(
+    page: &str,
+    tables: &[(&str, Vec<Key>)],
+    other: impl Fn(&str) -> Result<(), String>,
+) -> Result<String, String> {
     let mut parts = page.split("<!-- settings: ");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (marker, rest) = part.split_once(" -->").ok_or("a marker is not closed")?;
-        let (_, rest) = rest.split_once("<!-- end -->").ok_or_else(|| format!("`{marker}` has no end"))?;
+        let (old, rest) = rest.split_once("<!-- end -->").ok_or_else(|| format!("`{marker}` has no end"))?;
         let (name, range) = match marker.rsplit_once(' ') {
             Some((name, range)) if range.contains("..") => (name, range.split_once("..")),
             _ => (marker, None),
         };
-        let (_, keys) = tables
-            .iter()
-            .find(|(table, _)| *table == name)
-            .ok_or_else(|| format!("no settings are named `{name}`"))?;
+        let Some((_, keys)) = tables.iter().find(|(table, _)| *table == name) else {
+            other(name)?;
+            let _ = write!(out, "<!-- settings: {marker} -->{old}<!-- end -->{rest}");
+            continue;
+        };
         let at = |key: &str| {
             keys.iter()
                 .position(|known| known.name == key)
@@ -38,9 +49,23 @@ pub fn fill(page: &str, tables: &[(&str, Vec<Key>)]) -> Result<String, String> {
 
 /// Checks that the tables of a page match the declarations. If `UPDATE_SCHEMAS` is set, they are written first.
 pub fn check_page(path: &Path, tables: &[(&str, Vec<Key>)]) -> Result<(), String> {
+    check(path, |page| fill(page, tables))
+}
+
+/// Checks one table of a page whose other tables belong to parts that may be missing in this build.
+pub fn check_table(path: &Path, name: &str, keys: Vec<Key>) -> Result<(), String> {
+    check(path, |page| {
+        if !page.contains(&format!("<!-- settings: {name} ")) {
+            return Err(format!("{} has no table `{name}`", path.display()));
+        }
+        fill_or(page, &[(name, keys)], |_| Ok(()))
+    })
+}
+
+fn check(path: &Path, fill: impl FnOnce(&str) -> Result<String, String>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let page = std::fs::read_to_string(path).map_err(failed)?;
-    let expected = fill(&page, tables)?;
+    let expected = fill(&page)?;
     if std::env::var_os("UPDATE_SCHEMAS").is_some() {
         std::fs::write(path, &expected).map_err(failed)?;
     } else if page != expected {
@@ -126,5 +151,18 @@ mod tests {
         assert_eq!(fill(&filled, &tables).unwrap(), filled);
         assert!(fill("<!-- settings: other --><!-- end -->", &tables).is_err());
         assert!(fill("<!-- settings: some a..b --><!-- end -->", &tables).is_err());
+    }
+
+    #[test]
+    fn one_table_of_a_shared_page_is_checked_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("page.md");
+        let other = "<!-- settings: other -->\nkept\n<!-- end -->\n";
+        std::fs::write(&page, format!("{other}<!-- settings: some -->\nold\n<!-- end -->\n")).unwrap();
+        assert!(check_table(&page, "some", Some::keys()).unwrap_err().contains("does not match"));
+        let filled = format!("{other}<!-- settings: some -->\n{}<!-- end -->\n", table(&Some::keys()));
+        std::fs::write(&page, filled).unwrap();
+        check_table(&page, "some", Some::keys()).unwrap();
+        assert!(check_table(&page, "third", Some::keys()).unwrap_err().contains("has no table `third`"));
     }
 }
