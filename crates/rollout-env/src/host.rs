@@ -32,7 +32,7 @@ pub struct CloudAccess {
 
 impl CloudAccess {
     /// The variables that vendors' programs read.
-    const VARIABLES: [&'static str; 16] = [
+    const VARIABLES: [&'static str; 17] = [
         "DAYTONA_API_KEY",
         "DAYTONA_API_URL",
         "DAYTONA_ORGANIZATION_ID",
@@ -41,6 +41,7 @@ impl CloudAccess {
         "E2B_API_KEY",
         "E2B_API_URL",
         "E2B_DOMAIN",
+        "E2B_SANDBOX_URL",
         "FLY_ACCESS_TOKEN",
         "FLY_API_TOKEN",
         "FLY_FLAPS_BASE_URL",

@@ -6,6 +6,8 @@
 
 mod backend;
 mod desk;
+#[cfg(feature = "e2b")]
+pub(crate) mod e2b;
 mod image;
 mod place;
 mod settings;

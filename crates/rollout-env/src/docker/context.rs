@@ -104,6 +104,12 @@ impl BuildContext {
         archive.into_inner()?.flush()
     }
 
+    /// The directory.
+    #[cfg(feature = "remote")]
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The files, with parents before their content.
     #[cfg(feature = "remote")]
     pub(crate) fn files(&self) -> &[ContextFile] {

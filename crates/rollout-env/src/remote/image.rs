@@ -31,6 +31,8 @@ pub(crate) struct ImageSource {
     pub(crate) key: String,
     /// The Dockerfile, which ends with the guest.
     pub(crate) dockerfile: String,
+    /// The image that the task names instead of a Dockerfile.
+    pub(crate) image: Option<String>,
     /// The files of the task's context; `None` if the task names an image.
     pub(crate) context: Option<BuildContext>,
     /// Builds without the vendor's cache.
@@ -75,7 +77,8 @@ impl ImageSource {
         let (force, log) = (request.force_build, request.log.to_owned());
         if let Some(image) = request.docker_image.filter(|_| !force) {
             let dockerfile = format!("FROM {image}\n{}", ending());
-            return Ok(Self { key: key(&dockerfile, ""), dockerfile, context: None, force, log });
+            let image = Some(image.to_owned());
+            return Ok(Self { key: key(&dockerfile, ""), dockerfile, image, context: None, force, log });
         }
         let dir = request.context.to_owned();
         let path = dir.join("Dockerfile");
@@ -85,7 +88,8 @@ impl ImageSource {
         let opened = blocking(move || open(&dir)).await;
         let (text, context, hash) = opened.map_err(|error| EnvironmentError::Build(error.to_string()))?;
         let dockerfile = format!("{text}\n{}", ending());
-        Ok(Self { key: key(&dockerfile, &hash), dockerfile, context: Some(context), force, log })
+        let (key, context) = (key(&dockerfile, &hash), Some(context));
+        Ok(Self { key, dockerfile, image: None, context, force, log })
     }
 
     /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
