@@ -117,7 +117,7 @@ struct Sandbox {
     state: Option<String>,
     #[serde(default)]
     metadata: Option<HashMap<String, String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "secret")]
     envd_access_token: Option<SecretString>,
     #[serde(default)]
     domain: Option<String>,
@@ -195,6 +195,10 @@ impl E2b {
         let has_answered = Arc::clone(&known.has_answered);
         Ok(Some(envd.stream(pid, events, move || has_answered.store(true, Ordering::Relaxed))))
     }
+}
+
+fn secret<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<SecretString>, D::Error> {
+    Ok(Option::<String>::deserialize(value)?.map(SecretString::from))
 }
 
 /// Rounds up to whole CPUs, and to steps of memory.

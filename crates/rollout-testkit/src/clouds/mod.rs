@@ -1,12 +1,14 @@
 //! Fakes of cloud sandboxes: servers on loopback that speak the protocols of vendors, and run commands in native
 //! sandboxes.
 
+mod e2b;
 mod fake;
 mod faults;
 mod machine;
 mod server;
 
 pub use self::{
+    e2b::E2bServer,
     fake::{CloudFake, FakeSandbox},
     faults::{CloudCall, CloudFaults, CloudTrouble},
 };

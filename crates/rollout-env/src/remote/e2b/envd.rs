@@ -72,8 +72,8 @@ enum ProcessEvent {
         #[serde(default)]
         stdout: String,
     },
-    End(Json),
-    Keepalive(Json),
+    End {},
+    Keepalive {},
 }
 
 /// The messages of a process that runs.
@@ -150,8 +150,8 @@ impl Envd {
             loop {
                 let data = match events.next().await {
                     Ok(Some(ProcessEvent::Data { stdout })) => BASE64_STANDARD.decode(stdout),
-                    Ok(Some(ProcessEvent::Start { .. } | ProcessEvent::Keepalive(_))) => continue,
-                    Ok(Some(ProcessEvent::End(_)) | None) => return None,
+                    Ok(Some(ProcessEvent::Start { .. } | ProcessEvent::Keepalive {})) => continue,
+                    Ok(Some(ProcessEvent::End {}) | None) => return None,
                     Err(error) => return Some((Err(error), (events, met))),
                 };
                 if let Some(met) = met.take() {

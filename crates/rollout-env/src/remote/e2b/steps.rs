@@ -18,10 +18,7 @@ use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
-use super::super::{
-    CloudError, ImageSource,
-    image::{AddedFile, DESCRIPTION, added_files},
-};
+use super::super::{AddedFile, CloudError, ImageSource, added_files, image::DESCRIPTION};
 use crate::{blocking::blocking, guest::PROGRAM_PATH};
 
 /// Variables of the build, of bash and of E2B, which are not the image's.
@@ -77,12 +74,16 @@ impl Recipe {
     pub(super) async fn of(source: &ImageSource) -> Result<Self, CloudError> {
         let image = source.image.clone();
         let dir = source.context.as_ref().map(|context| context.dir().to_owned());
-        blocking(move || match (image, dir) {
-            (Some(image), _) => Self::of_image(image),
-            (None, Some(dir)) => Self::of_dockerfile(&dir),
-            (None, None) => Err(CloudError::Refused("there is neither an image nor a Dockerfile".to_owned())),
-        })
-        .await
+        let translated = blocking(move || {
+            Ok(match (image, dir) {
+                (Some(image), _) => Self::of_image(image),
+                (None, Some(dir)) => Self::of_dockerfile(&dir),
+                (None, None) => {
+                    Err(CloudError::Refused("there is neither an image nor a Dockerfile".to_owned()))
+                }
+            })
+        });
+        translated.await.map_err(|error| CloudError::Build(error.to_string()))?
     }
 
     fn of_image(image: String) -> Result<Self, CloudError> {
