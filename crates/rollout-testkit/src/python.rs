@@ -23,8 +23,19 @@ impl Python {
     /// If the environment cannot be created, with the reason.
     #[expect(clippy::new_without_default, reason = "it runs a program")]
     pub fn new() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/python-env");
+        Self::with_packages("requirements.txt")
+    }
+
+    /// The same with the packages of another file in `scripts`.
+    ///
+    /// # Panics
+    ///
+    /// If the environment cannot be created, with the reason.
+    pub fn with_packages(file: &str) -> Self {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+        let script = scripts.join("python-env");
         let output = Command::new(&script)
+            .arg(scripts.join(file))
             .stderr(Stdio::inherit())
             .output()
             .expect("a script of the repository starts");

@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use serde_json::{Map, Value, json};
+
 use self::{build::Template, process::Process};
 use super::{
     fake::{CloudFake, FakeSandbox},
@@ -116,6 +118,14 @@ impl E2bServer {
         );
         Self { state, thread }
     }
+
+    /// The CPUs and the memory in MiB of the templates that are ready, in order.
+    pub fn sizes(&self) -> Vec<(u64, u64)> {
+        let inner = self.state.lock();
+        let mut sizes: Vec<_> = inner.templates.values().filter_map(Template::size).collect();
+        sizes.sort_unstable();
+        sizes
+    }
 }
 
 impl CloudFake for E2bServer {
@@ -126,6 +136,11 @@ impl CloudFake for E2bServer {
     fn variables(&self) -> Vec<(&'static str, String)> {
         let url = self.thread.url();
         vec![("E2B_API_KEY", API_KEY.to_owned()), ("E2B_API_URL", url.clone()), ("E2B_SANDBOX_URL", url)]
+    }
+
+    /// Trials of tests cost nothing.
+    fn settings(&self) -> Map<String, Value> {
+        ["cpu_hour", "gib_hour"].map(|name| (name.to_owned(), json!(0))).into_iter().collect()
     }
 
     fn faults(&self) -> &CloudFaults {

@@ -37,7 +37,12 @@ pub(crate) struct Cloud {
 
 impl Cloud {
     pub(crate) fn new(fake: impl CloudFake) -> Self {
-        Self { fake: Arc::new(fake), lacks: Vec::new() }
+        Self::shared(Arc::new(fake))
+    }
+
+    /// A cloud whose server a test uses, too.
+    pub(crate) fn shared(fake: Arc<impl CloudFake>) -> Self {
+        Self { fake, lacks: Vec::new() }
     }
 
     /// Declares a missing ability.

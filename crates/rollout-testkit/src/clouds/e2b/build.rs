@@ -50,6 +50,11 @@ impl Template {
         self.builds.iter().rev().find(|build| matches!(build.status, Status::Ready))
     }
 
+    /// The CPUs and the memory in MiB of its sandboxes.
+    pub(super) fn size(&self) -> Option<(u64, u64)> {
+        self.ready().map(|build| (build.cpus, build.memory_mib))
+    }
+
     /// The template with its builds, the newest first.
     pub(super) fn json(&self) -> Value {
         let build = |build: &Build| json!({"buildID": build.id, "status": build.status.word()});
