@@ -154,6 +154,11 @@ impl CloudFake for E2bServer {
     }
 
     fn end(&self, id: &str) {
-        self.thread.runtime().block_on(self.state.end(id));
+        // The caller may be inside another runtime, where nothing can be waited for in this one.
+        let (sender, ended) = std::sync::mpsc::channel();
+        let (state, id) = (Arc::clone(&self.state), id.to_owned());
+        self.thread.runtime().spawn(async move { sender.send(state.end(&id).await) });
+        // An error means that the server has ended, with all sandboxes.
+        let _ = ended.recv();
     }
 }
