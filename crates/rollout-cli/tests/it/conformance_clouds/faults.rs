@@ -117,17 +117,24 @@ pub(crate) fn a_deletion_that_is_lost_is_repeated(cloud: Cloud) {
 }
 
 pub(crate) fn a_deletion_that_is_refused_is_reported(cloud: Cloud) {
-    let trials = Trials::new(cloud);
-    trials.fake.faults().times(1000, CloudCall::Delete, CloudTrouble::Refusal);
-    let job = trials.job();
+    let fake = cloud.fake();
+    fake.faults().times(1000, CloudCall::Delete, CloudTrouble::Refusal);
+    // The command writes what the provider reports at its end.
+    let mut job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .set("environment", cloud.environment())
+        .task(TestTask::new("task"))
+        .oracle();
+    for (name, value) in fake.variables() {
+        job = job.env(name, &value);
+    }
     let finished = job.run();
     assert_eq!(finished.trial("oracle/set/task__1")["reward"], 1.0);
-    let left = trials.fake.sandboxes();
+    let left = fake.sandboxes();
     assert_eq!(left.len(), 1, "{left:?}");
-    let log = finished.file("rollout.log");
-    assert!(log.contains(&left[0].id), "{} is not in the log: {log}", left[0].id);
-    trials.fake.faults().heal();
-    trials.fake.end(&left[0].id);
+    let said = finished.file("rollout.log") + &finished.stderr();
+    assert!(said.contains(&left[0].id), "{} is not in: {said}", left[0].id);
+    fake.faults().heal();
+    fake.end(&left[0].id);
 }
 
 pub(crate) fn output_is_complete_although_streams_are_cut(cloud: Cloud) {
