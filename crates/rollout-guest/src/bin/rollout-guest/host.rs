@@ -16,7 +16,9 @@ use std::{
         fd::OwnedFd,
         unix::{net::UnixStream, process::CommandExt as _},
     },
-    process::{Command, Stdio},
+    process::{Command, Stdio, exit},
+    thread,
+    time::Duration,
 };
 
 use rollout_guest::KillScope;
@@ -33,6 +35,12 @@ const OWN_VARIABLES: &[u8] = b"ROLLOUT_GUEST_";
 
 /// The secret that connections must send.
 const TOKEN: &str = "ROLLOUT_GUEST_TOKEN";
+
+/// After this number of seconds the guest ends, for clouds that do not end a sandbox by themselves.
+const LIFETIME: &str = "ROLLOUT_GUEST_LIFETIME";
+
+/// The exit code of a guest whose lifetime is over.
+const LIFETIME_OVER: i32 = 75;
 
 /// Set to `descendants`, no namespace is made. For tests.
 const SCOPE: &str = "ROLLOUT_GUEST_SCOPE";
@@ -63,8 +71,15 @@ pub(crate) fn prepare(name: &str, grace: &str, port: Option<&str>) -> io::Result
         return Err(io::Error::other(format!("{TOKEN} is too long")));
     }
     let forced = env::var_os(SCOPE).is_some_and(|scope| scope == "descendants");
+    let lifetime = match env::var(LIFETIME) {
+        Ok(seconds) => {
+            seconds.parse().map_err(|_| io::Error::other(format!("{LIFETIME} is not a number")))?
+        }
+        Err(_) => 0,
+    };
     let (settings, mut writer) = io::pipe()?;
     writer.write_all(&[if forced { DESCENDANTS } else { NAMESPACE }])?;
+    writer.write_all(&u64::to_le_bytes(lifetime))?;
     writer.write_all(token.as_encoded_bytes())?;
     drop(writer);
     let mut command = Command::new(PROGRAM);
@@ -82,8 +97,10 @@ pub(crate) fn host(name: &str, grace: &str, port: Option<&str>) -> io::Result<()
     set_name(NAME)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let mut settings = Vec::new();
-    io::stdin().take(MAX_TOKEN as u64 + 1).read_to_end(&mut settings)?;
-    let (scope, token) = settings.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
+    io::stdin().take(MAX_TOKEN as u64 + 9).read_to_end(&mut settings)?;
+    let (scope, rest) = settings.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (lifetime, token) = rest.split_first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    end_after(u64::from_le_bytes(*lifetime));
     let port: Option<u16> = port.map(str::parse).transpose().map_err(io::Error::other)?;
     let listener = port.map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))).transpose()?;
     let isolated = if *scope == NAMESPACE { in_namespace(name, grace).ok() } else { None };
@@ -105,11 +122,21 @@ pub(crate) fn host(name: &str, grace: &str, port: Option<&str>) -> io::Result<()
     Ok(())
 }
 
+/// Ends this process after a number of seconds, unless it is 0. The guest ends with it.
+fn end_after(seconds: u64) {
+    if seconds > 0 {
+        thread::spawn(move || {
+            thread::sleep(Duration::from_secs(seconds));
+            exit(LIFETIME_OVER);
+        });
+    }
+}
+
 /// Starts the guest as the first process of a namespace.
 ///
 /// Only the thread enters the new namespaces. If the guest cannot start there, this process can start it otherwise.
 fn in_namespace(name: &str, grace: &str) -> io::Result<UnixStream> {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let started = scope.spawn(|| {
             #[expect(deprecated, reason = "only a separate table of descriptors would be unsafe")]
             rustix::thread::unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
