@@ -10,7 +10,11 @@ use tokio::{
 };
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
-    tungstenite::{Error, Message, handshake::client::Request, protocol::WebSocketConfig},
+    tungstenite::{
+        Error, Message,
+        handshake::client::Request,
+        protocol::{Role, WebSocketConfig},
+    },
 };
 
 use super::{DialError, GuestStream};
@@ -38,10 +42,7 @@ impl GuestStream {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let mut config = WebSocketConfig::default();
-        config.max_message_size = Some(MAX_MESSAGE);
-        config.max_frame_size = Some(MAX_MESSAGE);
-        let opened = timeout(OPENING, client_async_with_config(request, connection, Some(config))).await;
+        let opened = timeout(OPENING, client_async_with_config(request, connection, Some(config()))).await;
         let socket = match opened {
             Ok(Ok((socket, _))) => socket,
             // The response may be of a proxy before the guest, so its text is not used.
@@ -52,12 +53,34 @@ impl GuestStream {
             Ok(Err(error)) => return Err(DialError::Temporary(format!("no WebSocket: {error}"))),
             Err(_) => return Err(DialError::Temporary("no WebSocket: no answer in time".to_owned())),
         };
+        Ok(Self::over(socket))
+    }
+
+    /// Carries bytes over a connection whose request for a WebSocket was sent and accepted.
+    pub async fn upgraded<S>(connection: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        Self::over(WebSocketStream::from_raw_socket(connection, Role::Client, Some(config())).await)
+    }
+
+    fn over<S>(socket: WebSocketStream<S>) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (outer, inner) = duplex(BUFFER);
         let (guard, dropped) = oneshot::channel::<()>();
         tokio::spawn(carry(socket, inner, dropped));
         let (reader, writer) = split(outer);
-        Ok(Self { reader: Box::new(reader), writer: Box::new(writer), guard: Box::new(guard) })
+        Self { reader: Box::new(reader), writer: Box::new(writer), guard: Box::new(guard) }
     }
+}
+
+fn config() -> WebSocketConfig {
+    let mut config = WebSocketConfig::default();
+    config.max_message_size = Some(MAX_MESSAGE);
+    config.max_frame_size = Some(MAX_MESSAGE);
+    config
 }
 
 /// Carries bytes until one of the two sides closes. What the client has written before is still sent.
