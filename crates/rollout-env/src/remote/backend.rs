@@ -32,6 +32,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The longest life of a sandbox that the vendor accepts.
     fn max_lifetime(&self) -> Duration;
 
+    /// The time between two creations that the vendor's limit on requests allows.
+    fn creation_interval(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// How a user opens a shell in a sandbox with the vendor's own program.
     fn shell_command(&self, id: &str) -> String;
 

@@ -45,6 +45,8 @@ pub(super) struct CloudWork {
     backend: Box<dyn Backend>,
     /// No creation starts before this time: the vendor asked for a pause.
     not_before: Mutex<Instant>,
+    /// When the next creation may start, by the limit of the vendor.
+    next: Mutex<Instant>,
     /// Sandboxes that could not be deleted, with the reasons.
     left: std::sync::Mutex<Vec<(String, String)>>,
     /// Sandboxes whose deletion the vendor has confirmed.
@@ -61,6 +63,7 @@ impl Desk {
             Ok(CloudWork {
                 backend: backend(),
                 not_before: Mutex::new(Instant::now()),
+                next: Mutex::new(Instant::now()),
                 left: std::sync::Mutex::default(),
                 deleted: std::sync::Mutex::default(),
             })
@@ -193,7 +196,17 @@ impl CloudWork {
         if is_ambiguous && let Some(id) = call(self.backend.find(plan.key())).await? {
             return Ok(id);
         }
+        self.await_turn().await;
         call(self.backend.create(plan)).await
+    }
+
+    /// Waits until the vendor's limit on requests allows another creation.
+    async fn await_turn(&self) {
+        let mut next = self.next.lock().await;
+        let turn = (*next).max(Instant::now());
+        *next = turn + self.backend.creation_interval();
+        drop(next);
+        sleep_until(turn).await;
     }
 
     /// Deletes a sandbox, and others of the same key. A missing one is not an error.
