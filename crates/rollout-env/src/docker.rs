@@ -20,7 +20,7 @@ mod kept;
 mod names;
 mod network;
 mod owner;
-#[cfg(feature = "kubernetes")]
+#[cfg(any(feature = "fly", feature = "kubernetes"))]
 mod push;
 mod raw;
 mod reaper;
@@ -46,16 +46,19 @@ use async_trait::async_trait;
 
 #[cfg(feature = "remote")]
 pub(crate) use context::BuildContext;
+#[cfg(feature = "kubernetes")]
+pub(crate) use credentials::Credentials;
 pub use engine::{Disk, Engine, EngineError, EngineFacts};
 #[cfg(any(feature = "kubernetes", feature = "remote"))]
 pub(crate) use owner::{Maker, Owner};
+#[cfg(any(feature = "fly", feature = "kubernetes"))]
+pub(crate) use push::TaskImageBuilder;
 pub(super) use settings::Settings;
 pub use sweep::{EngineImage, ImageKind, Leftover};
 #[cfg(feature = "kubernetes")]
-pub(crate) use {
-    credentials::Credentials,
-    push::{TaskContext, TaskImageBuilder},
-};
+pub(crate) use push::TaskContext;
+#[cfg(feature = "fly")]
+pub(crate) use {context::archive_of, images::ArchiveBuild};
 
 use self::{
     container::{ContainerBase, DockerEnvironment, NotMade, Plan, snapshot_reference},

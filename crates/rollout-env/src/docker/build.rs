@@ -14,10 +14,11 @@ use bollard::{
     models::{BuildInfo, BuildInfoAux, CreateImageInfo},
     query_parameters::{BuildImageOptions, BuilderVersion},
 };
-use futures_util::{Stream, StreamExt as _};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 use tokio::sync::mpsc;
 
-use super::{context::BuildContext, names, settings::Builder, trace::Trace};
+use super::{names, settings::Builder, trace::Trace};
 use crate::{
     blocking::blocking,
     log::{LogTail, LogWriter},
@@ -89,7 +90,10 @@ impl BuildLog {
 
 /// An image to build.
 pub(super) struct ImageBuild {
-    pub(super) context: BuildContext,
+    /// The path of the Dockerfile in the archive.
+    pub(super) dockerfile: String,
+    /// The context as a tar archive.
+    pub(super) archive: BoxStream<'static, io::Result<Bytes>>,
     pub(super) tag: String,
     /// Values of `ARG`.
     pub(super) args: Vec<(String, String)>,
@@ -122,7 +126,7 @@ fn request(
     order: ImageBuild,
 ) -> impl Stream<Item = Result<BuildInfo, Error>> + '_ {
     let options = BuildImageOptions {
-        dockerfile: order.context.dockerfile.clone(),
+        dockerfile: order.dockerfile,
         t: Some(order.tag),
         buildargs: (!order.args.is_empty()).then(|| order.args.into_iter().collect()),
         target: order.target.unwrap_or_default(),
@@ -140,7 +144,7 @@ fn request(
             .then(|| format!("rollout-{}{}", names::random(), names::random())),
         ..BuildImageOptions::default()
     };
-    api.build_image(options, Some(order.credentials), Some(body_try_stream(order.context.archive())))
+    api.build_image(options, Some(order.credentials), Some(body_try_stream(order.archive)))
 }
 
 /// Builds on a separate runtime. The client library leaves a task behind that serves BuildKit's session as long

@@ -87,15 +87,7 @@ impl BuildContext {
 
     /// The archive, created while it is read.
     pub(super) fn archive(self) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-        let (pieces, mut receiver) = mpsc::channel(PIECES);
-        tokio::task::spawn_blocking(move || {
-            let writer = BufWriter::with_capacity(CHUNK_BYTES, Pieces(pieces.clone()));
-            if let Err(error) = self.write_archive(writer) {
-                // The receiver is gone if the build was cancelled.
-                let _ = pieces.blocking_send(Err(error));
-            }
-        });
-        futures_util::stream::poll_fn(move |context| receiver.poll_recv(context))
+        archive_of(move |writer| self.write_archive(writer))
     }
 
     fn write_archive(&self, writer: impl Write) -> io::Result<()> {
@@ -157,6 +149,21 @@ impl BuildContext {
         open_regular(&path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.path.display())))
     }
+}
+
+/// A stream of what a function writes. It is called on a thread of its own, as fast as the stream is read.
+pub(crate) fn archive_of(
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    let (pieces, mut receiver) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut writer = BufWriter::with_capacity(CHUNK_BYTES, Pieces(pieces.clone()));
+        if let Err(error) = write(&mut writer).and_then(|()| writer.flush()) {
+            // The receiver is gone if the build was cancelled.
+            let _ = pieces.blocking_send(Err(error));
+        }
+    });
+    futures_util::stream::poll_fn(move |context| receiver.poll_recv(context))
 }
 
 /// Sends the written bytes.

@@ -70,6 +70,16 @@ pub(super) struct OpenedContext {
     platform: String,
 }
 
+/// A tar archive with a Dockerfile.
+#[cfg(feature = "fly")]
+pub(crate) struct ArchiveBuild<'a> {
+    /// Identifies the content.
+    pub(crate) key: &'a str,
+    pub(crate) content: futures_util::stream::BoxStream<'static, io::Result<bytes::Bytes>>,
+    pub(crate) platform: &'a str,
+    pub(crate) no_cache: bool,
+}
+
 /// An image that exists on the engine.
 struct Base {
     id: String,
@@ -123,6 +133,38 @@ impl Images {
         log: &mut BuildLog,
     ) -> Result<String, EnvironmentError> {
         Ok(self.build_opened(request, settings, opened, log).await?.name)
+    }
+
+    /// Builds an archive that has its own Dockerfile, unless it was built before, and returns its name on the engine.
+    #[cfg(feature = "fly")]
+    pub(super) async fn build_archive(
+        &self,
+        archive: ArchiveBuild<'_>,
+        settings: &Settings,
+        log: &mut BuildLog,
+    ) -> Result<String, EnvironmentError> {
+        let tag = format!("{BUILDS}:{}", archive.key);
+        let _lock = self.lock(&format!("build-{}", archive.key)).await?;
+        if !archive.no_cache && self.find(&tag).await?.is_some() {
+            return Ok(tag);
+        }
+        let order = ImageBuild {
+            dockerfile: "Dockerfile".to_owned(),
+            archive: archive.content,
+            tag: tag.clone(),
+            args: Vec::new(),
+            target: None,
+            platform: archive.platform.to_owned(),
+            no_cache: archive.no_cache,
+            network: settings.network.clone().filter(|network| network == "host"),
+            labels: self.engine.inner.owner.image_labels("build", Origin { job: "", trial: "" }),
+            credentials: self.credentials().await.all().await,
+        };
+        let builder = settings.builder.unwrap_or(self.engine.inner.builder);
+        build::build(self.engine.patient_api(), builder, order, log)
+            .await
+            .map_err(|error| failure::build(&error, &log.tail(), LOG_FILE))?;
+        Ok(tag)
     }
 
     /// The images that were made for an environment: that with the guest, and the one below if it was built.
@@ -255,7 +297,8 @@ impl Images {
             return Ok(Base { id: id(&found), name: tag });
         }
         let order = ImageBuild {
-            context,
+            dockerfile: context.dockerfile.clone(),
+            archive: context.archive().boxed(),
             tag: tag.clone(),
             args: options.args,
             target: options.target,

@@ -2,19 +2,21 @@
 
 use std::path::Path;
 
-use bollard::query_parameters::{PushImageOptions, TagImageOptions};
+use bollard::{
+    auth::DockerCredentials,
+    query_parameters::{PushImageOptions, TagImageOptions},
+};
 use futures_util::StreamExt as _;
 
-use super::{
-    Engine, EngineError, Settings,
-    build::BuildLog,
-    failure,
-    images::{Images, OpenedContext},
-};
-use crate::{
-    environment::{EnvironmentError, ImageRequest},
-    host::DockerAccess,
-};
+use super::{Engine, EngineError, Settings, build::BuildLog, failure, images::Images};
+use crate::{environment::EnvironmentError, host::DockerAccess};
+
+#[cfg(feature = "fly")]
+use super::images::ArchiveBuild;
+#[cfg(feature = "kubernetes")]
+use super::images::OpenedContext;
+#[cfg(feature = "kubernetes")]
+use crate::environment::ImageRequest;
 
 /// Builds images on an engine for use elsewhere.
 pub(crate) struct TaskImageBuilder {
@@ -24,8 +26,10 @@ pub(crate) struct TaskImageBuilder {
 }
 
 /// A task's Dockerfile with its context.
+#[cfg(feature = "kubernetes")]
 pub(crate) struct TaskContext(OpenedContext);
 
+#[cfg(feature = "kubernetes")]
 impl TaskContext {
     /// Reads a task's Dockerfile and its context, for which no engine is needed.
     pub(crate) async fn open(request: ImageRequest<'_>) -> Result<Self, EnvironmentError> {
@@ -51,6 +55,7 @@ impl TaskImageBuilder {
     }
 
     /// Builds a context, unless the engine has built the same content before, and pushes it under a reference.
+    #[cfg(feature = "kubernetes")]
     pub(crate) async fn push(
         &self,
         request: ImageRequest<'_>,
@@ -61,14 +66,40 @@ impl TaskImageBuilder {
         let pushed = async {
             let name = self.images.build_plain(request, &self.settings, context.0, &mut log).await?;
             log.write(&format!("pushing {reference}\n")).await;
-            self.push_as(&name, reference).await
+            let credentials = self.images.credentials().await.of_image(reference).await;
+            self.push_as(&name, reference, credentials).await
         };
         let pushed = pushed.await;
         log.finish().await;
         pushed
     }
 
-    async fn push_as(&self, name: &str, reference: &str) -> Result<(), EnvironmentError> {
+    /// Builds an archive, and pushes it under a reference with these credentials.
+    #[cfg(feature = "fly")]
+    pub(crate) async fn push_archive(
+        &self,
+        archive: ArchiveBuild<'_>,
+        log: &Path,
+        reference: &str,
+        credentials: DockerCredentials,
+    ) -> Result<(), EnvironmentError> {
+        let mut log = BuildLog::new(log);
+        let pushed = async {
+            let name = self.images.build_archive(archive, &self.settings, &mut log).await?;
+            log.write(&format!("pushing {reference}\n")).await;
+            self.push_as(&name, reference, Some(credentials)).await
+        };
+        let pushed = pushed.await;
+        log.finish().await;
+        pushed
+    }
+
+    async fn push_as(
+        &self,
+        name: &str,
+        reference: &str,
+        credentials: Option<DockerCredentials>,
+    ) -> Result<(), EnvironmentError> {
         let failed = |words: String| {
             EnvironmentError::Pull(format!(
                 "the engine cannot push the image of the task to {reference}: {words}"
@@ -78,7 +109,6 @@ impl TaskImageBuilder {
         let options = TagImageOptions { repo: Some(repository.to_owned()), tag: Some(tag.to_owned()) };
         let tagged = self.engine.api().tag_image(name, Some(options)).await;
         tagged.map_err(|error| failed(failure::words(&error)))?;
-        let credentials = self.images.credentials().await.of_image(reference).await;
         let options = PushImageOptions { tag: Some(tag.to_owned()), ..PushImageOptions::default() };
         let api = self.engine.patient_api();
         let mut news = std::pin::pin!(api.push_image(repository, Some(options), credentials));

@@ -120,7 +120,7 @@ impl Deref for Settings {
     }
 }
 
-#[cfg(feature = "kubernetes")]
+#[cfg(any(feature = "fly", feature = "kubernetes"))]
 impl Settings {
     /// The settings for builds, with a network.
     pub(super) fn for_builds(network: Option<String>) -> Self {

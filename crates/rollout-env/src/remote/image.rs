@@ -26,6 +26,7 @@ const DESCRIPTION_DIR: &str = ".rollout/image";
 pub(super) const DESCRIPTION: &str = "/.rollout/image/description.json";
 
 /// What an image is built from.
+#[derive(Clone)]
 pub(crate) struct ImageSource {
     /// Identifies the content, the guest included: lower-case hexadecimal digits.
     pub(crate) key: String,
