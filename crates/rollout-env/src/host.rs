@@ -32,7 +32,7 @@ pub struct CloudAccess {
 
 impl CloudAccess {
     /// The variables that vendors' programs read.
-    const VARIABLES: [&'static str; 17] = [
+    const VARIABLES: [&'static str; 22] = [
         "DAYTONA_API_KEY",
         "DAYTONA_API_URL",
         "DAYTONA_ORGANIZATION_ID",
@@ -44,7 +44,12 @@ impl CloudAccess {
         "E2B_SANDBOX_URL",
         "FLY_ACCESS_TOKEN",
         "FLY_API_TOKEN",
+        "FLY_APP",
+        "FLY_CONFIG_DIR",
         "FLY_FLAPS_BASE_URL",
+        "FLY_ORG",
+        "FLY_REGION",
+        "FLY_REGISTRY_HOST",
         "MODAL_CONFIG_PATH",
         "MODAL_PROFILE",
         "MODAL_SERVER_URL",

@@ -8,6 +8,8 @@ mod backend;
 mod desk;
 #[cfg(feature = "e2b")]
 pub(crate) mod e2b;
+#[cfg(feature = "fly")]
+pub(crate) mod fly;
 mod image;
 mod place;
 mod settings;

@@ -1,0 +1,135 @@
+//! The images of tasks: built by the local Docker engine, and pushed to Fly's registry once per content.
+
+use bollard::auth::DockerCredentials;
+use futures_util::StreamExt as _;
+use oci_client::{
+    Client, Reference,
+    client::{ClientConfig, ClientProtocol},
+    secrets::RegistryAuth,
+};
+use secrecy::ExposeSecret as _;
+use tokio::sync::OnceCell;
+
+use super::access::Access;
+use crate::{
+    docker::{ArchiveBuild, TaskImageBuilder, archive_of},
+    environment::EnvironmentError,
+    host::HostPaths,
+    remote::{ImageSource, backend::CloudError},
+};
+
+/// The user name that Fly's registry expects with a token.
+const USER: &str = "x";
+
+/// The only platform of Fly's machines.
+const PLATFORM: &str = "linux/amd64";
+
+/// The images of a job.
+pub(super) struct FlyImages {
+    place: HostPaths,
+    network: Option<String>,
+    builder: OnceCell<TaskImageBuilder>,
+}
+
+impl FlyImages {
+    /// `network` is the engine's network for builds.
+    pub(super) fn new(place: HostPaths, network: Option<String>) -> Self {
+        Self { place, network, builder: OnceCell::new() }
+    }
+
+    /// Builds and pushes an image of an app, unless the registry has it, and returns its reference.
+    pub(super) async fn prepare(
+        &self,
+        source: &ImageSource,
+        app: &str,
+        access: &Access,
+    ) -> Result<String, CloudError> {
+        if std::env::consts::ARCH != "x86_64" {
+            return Err(CloudError::Refused(format!(
+                "machines of Fly have x86_64 processors, and this build of Rollout has a guest for {}",
+                std::env::consts::ARCH
+            )));
+        }
+        let reference = format!("{}/{app}:rollout-{}", access.registry, source.key);
+        if !source.force && has(&reference, access).await {
+            return Ok(reference);
+        }
+        let builder = self.builder().await?;
+        let copy = source.clone();
+        let archive = ArchiveBuild {
+            key: &source.key,
+            content: archive_of(move |writer| copy.write_tar(writer)).boxed(),
+            platform: PLATFORM,
+            no_cache: source.force,
+        };
+        let credentials = DockerCredentials {
+            username: Some(USER.to_owned()),
+            password: Some(access.password().expose_secret().to_owned()),
+            serveraddress: Some(access.registry.clone()),
+            ..DockerCredentials::default()
+        };
+        let pushed = builder.push_archive(archive, &source.log, &reference, credentials).await;
+        pushed.map_err(|error| failure(error, access))?;
+        Ok(reference)
+    }
+
+    async fn builder(&self) -> Result<&TaskImageBuilder, CloudError> {
+        let HostPaths { docker, state_dir, .. } = &self.place;
+        let connected = self
+            .builder
+            .get_or_try_init(|| TaskImageBuilder::connect(docker, state_dir, self.network.clone()));
+        connected.await.map_err(|error| {
+            CloudError::Refused(format!("images for fly are built by a local Docker engine: {error}"))
+        })
+    }
+}
+
+fn failure(error: EnvironmentError, access: &Access) -> CloudError {
+    let text = access.without_token(&error.to_string());
+    match error {
+        EnvironmentError::Build(_) | EnvironmentError::BuildNetwork(_) => CloudError::Build(text),
+        EnvironmentError::NoImage(_) => CloudError::NoImage(text),
+        EnvironmentError::Pull(_) if text.contains("denied") || text.contains("unauthorized") => {
+            CloudError::Unauthorized(text)
+        }
+        EnvironmentError::Pull(_) | EnvironmentError::Start(_) => {
+            CloudError::Busy { text, retry_after: None }
+        }
+        _ => CloudError::Refused(text),
+    }
+}
+
+/// Whether the registry has an image. Errors count as no: the push then fails with its own message.
+async fn has(image: &str, access: &Access) -> bool {
+    let Ok(reference) = image.parse::<Reference>() else { return false };
+    let plain = if is_loopback(&access.registry) { vec![access.registry.clone()] } else { Vec::new() };
+    let client = Client::new(ClientConfig {
+        protocol: ClientProtocol::HttpsExcept(plain),
+        user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
+        ..ClientConfig::default()
+    });
+    let auth = RegistryAuth::Basic(USER.to_owned(), access.password().expose_secret().to_owned());
+    client.fetch_manifest_digest(&reference, &auth).await.is_ok()
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name == "localhost" || name == "[::1]" || name.starts_with("127.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_registries_on_loopback_are_reached_by_plain_http() {
+        for (host, is_plain) in [
+            ("127.0.0.1:5000", true),
+            ("localhost:5000", true),
+            ("[::1]:5000", true),
+            ("registry.fly.io", false),
+        ] {
+            assert_eq!(is_loopback(host), is_plain, "{host}");
+        }
+    }
+}
