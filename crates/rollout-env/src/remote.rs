@@ -256,6 +256,7 @@ impl Provider for Remote {
             "CPUs and memory of tasks are rounded up to a size that is sold".to_owned(),
         ];
         notes.push(format!("terminals are opened with the program of {name}, not with `rollout attach`"));
+        notes.extend(self.cloud.backend.refusal(Demand::NoNetwork));
         let most = self.cloud.backend.max_lifetime();
         if self.times.lifetime > most {
             notes.push(format!(

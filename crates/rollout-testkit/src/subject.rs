@@ -52,6 +52,8 @@ pub enum Ability {
     Snapshots,
     /// Opens a terminal in an environment, for `rollout attach`; otherwise a note of the provider says so.
     Terminals,
+    /// Environments without a network; otherwise a note of the provider says so.
+    NoNetwork,
     /// Enforces the limit on processes, `pids` in its configuration; otherwise a note of the provider says so.
     LimitProcesses,
 }

@@ -93,7 +93,11 @@ impl Subject for Kubernetes {
         match ability {
             Ability::LimitProcesses => Some("the limit on processes is not enforced"),
             Ability::Snapshots => Some("kubernetes has no snapshots"),
-            Ability::LimitCpus | Ability::FractionsOfCpus | Ability::LimitMemory | Ability::Terminals => None,
+            Ability::LimitCpus
+            | Ability::FractionsOfCpus
+            | Ability::LimitMemory
+            | Ability::NoNetwork
+            | Ability::Terminals => None,
         }
     }
 }

@@ -19,6 +19,11 @@ pub trait CloudFake: Send + Sync + 'static {
         Map::new()
     }
 
+    /// Whether Rollout builds images for it with the Docker engine of the tests.
+    fn needs_engine(&self) -> bool {
+        false
+    }
+
     /// Its faults, and the numbers of requests.
     fn faults(&self) -> &CloudFaults;
 

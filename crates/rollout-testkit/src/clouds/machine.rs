@@ -37,14 +37,15 @@ pub(crate) struct MachineLimits {
 }
 
 impl CloudHost {
-    /// Starts the engine in a directory. `helper` is an executable that calls
+    /// Starts the engine in a directory, with its images in another one if they are shared with other fakes. `helper` is an executable that calls
     /// [`helper_main`](rollout_sandbox::helper_main).
     ///
     /// # Panics
     ///
     /// If sandboxes cannot be used on this machine.
-    pub(crate) async fn start(helper: PathBuf, dir: PathBuf) -> Self {
-        let options = EngineOptions { helper, state_dir: dir.join("state") };
+    pub(crate) async fn start(helper: PathBuf, dir: PathBuf, shared: Option<PathBuf>) -> Self {
+        let state_dir = shared.unwrap_or_else(|| dir.join("state"));
+        let options = EngineOptions { helper, state_dir };
         let engine = SandboxEngine::start(options).await.expect("start the sandboxes");
         Self { engine, dir, images: Mutex::default() }
     }

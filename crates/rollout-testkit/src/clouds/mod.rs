@@ -4,6 +4,7 @@
 mod e2b;
 mod fake;
 mod faults;
+mod fly;
 mod machine;
 mod server;
 
@@ -11,4 +12,5 @@ pub use self::{
     e2b::E2bServer,
     fake::{CloudFake, FakeSandbox},
     faults::{CloudCall, CloudFaults, CloudTrouble},
+    fly::FlyServer,
 };

@@ -49,6 +49,20 @@ impl CloudThread {
         make: impl FnOnce(CloudHost, SocketAddr) -> S + Send + 'static,
         serve: impl FnOnce(TcpListener, Arc<S>) -> F + Send + 'static,
     ) -> (Self, Arc<S>) {
+        Self::start_sharing(helper, None, make, serve)
+    }
+
+    /// The same, with the images of machines in a directory that fakes share.
+    ///
+    /// # Panics
+    ///
+    /// If sandboxes cannot be used on this machine.
+    pub(crate) fn start_sharing<S: Send + Sync + 'static, F: Future<Output = ()>>(
+        helper: PathBuf,
+        shared: Option<PathBuf>,
+        make: impl FnOnce(CloudHost, SocketAddr) -> S + Send + 'static,
+        serve: impl FnOnce(TcpListener, Arc<S>) -> F + Send + 'static,
+    ) -> (Self, Arc<S>) {
         let (running, dropped) = oneshot::channel::<()>();
         let (sender, started) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -59,7 +73,7 @@ impl CloudThread {
                 .build()
                 .expect("start a runtime");
             runtime.block_on(async {
-                let host = CloudHost::start(helper, dir.path().to_owned()).await;
+                let host = CloudHost::start(helper, dir.path().to_owned(), shared).await;
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen on loopback");
                 let address = listener.local_addr().expect("a listener has an address");
                 let state = Arc::new(make(host, address));

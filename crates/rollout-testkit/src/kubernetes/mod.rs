@@ -13,7 +13,7 @@ mod delete;
 mod faults;
 mod kubelet;
 mod pod_status;
-mod query;
+pub(crate) mod query;
 mod refusal;
 mod registry;
 mod resource;

@@ -14,6 +14,8 @@ macro_rules! cloud_tests {
 
 #[cfg(feature = "e2b")]
 mod e2b;
+#[cfg(feature = "fly")]
+mod fly;
 
 use std::{path::Path, sync::Arc};
 
@@ -23,7 +25,7 @@ use rollout::{
     environment::{CloudAccess, ConnectError, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
 };
 use rollout_testkit::{
-    CloudFake,
+    CloudFake, TestEngine,
     conformance::{Ability, Subject},
 };
 use serde_json::{Value, json};
@@ -66,10 +68,11 @@ impl Cloud {
         let variable = |name: &str| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone().into())
         };
+        let engine = self.fake.needs_engine().then(|| TestEngine::shared().host().to_owned());
         let place = HostPaths {
             state_dir: state_dir.to_owned(),
             helper: "unused".into(),
-            docker: DockerAccess::default(),
+            docker: DockerAccess { host: engine, ..DockerAccess::default() },
             kubernetes: KubernetesAccess::default(),
             clouds: CloudAccess::from_variables(variable),
         };
@@ -115,6 +118,9 @@ impl Subject for Cloud {
             Ability::Terminals => Some("terminals are opened with the program of"),
             Ability::FractionsOfCpus => {
                 self.lacks.contains(&ability).then_some("rounded up to a size that is sold")
+            }
+            Ability::NoNetwork => {
+                self.lacks.contains(&ability).then_some("does not support environments without a network")
             }
             Ability::LimitCpus | Ability::LimitMemory => None,
         }

@@ -1,0 +1,117 @@
+//! Fly's proxy: passes a WebSocket on to the service of the machine that a header names.
+
+use hyper::{Request, body::Incoming, header::HeaderValue};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, split};
+
+use super::state::FlyState;
+use crate::clouds::{
+    faults::{CloudCall, CloudTrouble},
+    server::{Answer, CutHere, bytes_answer},
+};
+
+/// The header that names a machine.
+const INSTANCE: &str = "fly-force-instance-id";
+
+/// The longest head of an answer.
+const MAX_HEAD: usize = 16 << 10;
+
+/// Answers a request for a WebSocket.
+pub(super) async fn answer(state: &FlyState, mut request: Request<Incoming>) -> Result<Answer, CutHere> {
+    let budget = match state.faults.meet(CloudCall::Stream, state.live().len()) {
+        None => u64::MAX,
+        Some(CloudTrouble::CutStream(bytes)) => bytes,
+        Some(CloudTrouble::Slow(time)) => {
+            tokio::time::sleep(time).await;
+            u64::MAX
+        }
+        Some(CloudTrouble::LoseRequest | CloudTrouble::LoseAnswer | CloudTrouble::Ignore) => {
+            return Err(CutHere);
+        }
+        Some(_) => return Ok(bytes_answer(503, "text/plain", "no healthy machine")),
+    };
+    let id = request.headers().get(INSTANCE).and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let Some((machine, port)) = state.running(id) else {
+        return Ok(bytes_answer(404, "text/plain", "no such machine"));
+    };
+    let unreachable = || bytes_answer(502, "text/plain", "the machine does not accept connections");
+    let Ok(mut service) = machine.connect(port).await else { return Ok(unreachable()) };
+    if service.write_all(head(&request).as_bytes()).await.is_err() {
+        return Ok(unreachable());
+    }
+    let Some((status, headers, rest)) = read_head(&mut service).await else { return Ok(unreachable()) };
+    let mut answer = bytes_answer(status, "text/plain", "");
+    answer.headers_mut().clear();
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) =
+            (name.parse::<hyper::header::HeaderName>(), HeaderValue::from_str(&value))
+        {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    if status == 101 {
+        let upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            // The client may disconnect before the connection is handed over.
+            let Ok(client) = upgrade.await else { return };
+            carry(TokioIo::new(client), service, rest, budget).await;
+        });
+    }
+    Ok(answer)
+}
+
+/// The request as the service sees it.
+fn head(request: &Request<Incoming>) -> String {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let mut head = format!("{} {path} HTTP/1.1\r\n", request.method());
+    for (name, value) in request.headers() {
+        head.push_str(&format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
+    }
+    head.push_str("\r\n");
+    head
+}
+
+/// Reads the status and the headers of an answer, and what follows them.
+async fn read_head(service: &mut (impl AsyncRead + Unpin)) -> Option<(u16, Vec<(String, String)>, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end;
+        }
+        if bytes.len() > MAX_HEAD || service.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let rest = bytes.split_off(end + 4);
+    let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut lines = text.lines();
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let headers = lines.filter_map(|line| line.split_once(':'));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    Some((status, headers.collect(), rest))
+}
+
+/// Carries bytes until a side closes, or the service has sent `budget` bytes.
+async fn carry(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    service: impl AsyncRead + AsyncWrite + Unpin,
+    rest: Vec<u8>,
+    budget: u64,
+) {
+    let (mut from_client, mut to_client) = split(client);
+    let (from_service, mut to_service) = split(service);
+    let down = async {
+        let mut limited = rest.as_slice().chain(from_service).take(budget);
+        // An error means that the client is gone.
+        let _ = copy(&mut limited, &mut to_client).await;
+        let _ = to_client.flush().await;
+    };
+    let up = async {
+        // An error means that the machine is gone.
+        let _ = copy(&mut from_client, &mut to_service).await;
+    };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
+    }
+}
