@@ -96,9 +96,10 @@ impl Api {
             request = request.json(body);
         }
         let answer = request.send().await.map_err(|error| {
+            let is_connect = error.is_connect();
             let text = format!("{what}: {}", chain(&error.without_url()));
             // Without a connection, nothing was asked.
-            if text.contains("onnect") && !text.contains("reset") {
+            if is_connect {
                 CloudError::Busy { text, retry_after: None }
             } else {
                 CloudError::Unanswered(text)
