@@ -58,7 +58,10 @@ pub use sweep::{EngineImage, ImageKind, Leftover};
 #[cfg(feature = "kubernetes")]
 pub(crate) use push::TaskContext;
 #[cfg(feature = "fly")]
-pub(crate) use {context::archive_of, images::ArchiveBuild};
+pub(crate) use {
+    context::archive_of,
+    images::{ArchiveBuild, BuiltConfig},
+};
 
 use self::{
     container::{ContainerBase, DockerEnvironment, NotMade, Plan, snapshot_reference},

@@ -70,12 +70,26 @@ pub(super) struct OpenedContext {
     platform: String,
 }
 
+/// The bytes of an archive.
+#[cfg(feature = "fly")]
+pub(crate) type ArchiveContent = futures_util::stream::BoxStream<'static, io::Result<bytes::Bytes>>;
+
+/// What an image gives to the commands in it.
+#[cfg(feature = "fly")]
+#[derive(Debug, Default)]
+pub(crate) struct BuiltConfig {
+    /// As `NAME=value`.
+    pub(crate) env: Vec<String>,
+    pub(crate) workdir: String,
+    pub(crate) user: String,
+}
+
 /// A tar archive with a Dockerfile.
 #[cfg(feature = "fly")]
 pub(crate) struct ArchiveBuild<'a> {
     /// Identifies the content.
     pub(crate) key: &'a str,
-    pub(crate) content: futures_util::stream::BoxStream<'static, io::Result<bytes::Bytes>>,
+    pub(crate) content: ArchiveContent,
     pub(crate) platform: &'a str,
     pub(crate) no_cache: bool,
 }
@@ -165,6 +179,17 @@ impl Images {
             .await
             .map_err(|error| failure::build(&error, &log.tail(), LOG_FILE))?;
         Ok(tag)
+    }
+
+    /// The configuration of an image on the engine.
+    #[cfg(feature = "fly")]
+    pub(super) async fn built_config(&self, name: &str) -> Result<BuiltConfig, EnvironmentError> {
+        let config = self.find(name).await?.and_then(|found| found.config).unwrap_or_default();
+        Ok(BuiltConfig {
+            env: config.env.unwrap_or_default(),
+            workdir: config.working_dir.unwrap_or_default(),
+            user: config.user.unwrap_or_default(),
+        })
     }
 
     /// The images that were made for an environment: that with the guest, and the one below if it was built.

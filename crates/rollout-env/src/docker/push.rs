@@ -11,10 +11,10 @@ use futures_util::StreamExt as _;
 use super::{Engine, EngineError, Settings, build::BuildLog, failure, images::Images};
 use crate::{environment::EnvironmentError, host::DockerAccess};
 
-#[cfg(feature = "fly")]
-use super::images::ArchiveBuild;
 #[cfg(feature = "kubernetes")]
 use super::images::OpenedContext;
+#[cfg(feature = "fly")]
+use super::images::{ArchiveBuild, ArchiveContent, BuiltConfig};
 #[cfg(feature = "kubernetes")]
 use crate::environment::ImageRequest;
 
@@ -74,17 +74,26 @@ impl TaskImageBuilder {
         pushed
     }
 
-    /// Builds an archive, and pushes it under a reference with these credentials.
+    /// Builds the archive of a task, then the archive that `finish` makes of the name and the configuration of the
+    /// result, and pushes that one under a reference with these credentials.
     #[cfg(feature = "fly")]
     pub(crate) async fn push_archive(
         &self,
         archive: ArchiveBuild<'_>,
+        finish: impl FnOnce(String, BuiltConfig) -> ArchiveContent,
         log: &Path,
         reference: &str,
         credentials: DockerCredentials,
     ) -> Result<(), EnvironmentError> {
         let mut log = BuildLog::new(log);
         let pushed = async {
+            let ArchiveBuild { key, platform, no_cache, .. } = archive;
+            let task = format!("{key}-task");
+            let archive = ArchiveBuild { key: &task, ..archive };
+            let name = self.images.build_archive(archive, &self.settings, &mut log).await?;
+            let config = self.images.built_config(&name).await?;
+            let content = finish(name, config);
+            let archive = ArchiveBuild { key, content, platform, no_cache };
             let name = self.images.build_archive(archive, &self.settings, &mut log).await?;
             log.write(&format!("pushing {reference}\n")).await;
             self.push_as(&name, reference, Some(credentials)).await

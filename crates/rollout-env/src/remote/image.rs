@@ -96,33 +96,66 @@ impl ImageSource {
     /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
     pub(crate) fn write_tar(&self, writer: impl io::Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(writer);
-        if let Some(context) = &self.context {
-            // The files are selected already, and the Dockerfile has an end of ours.
-            let ours = ["Dockerfile", ".dockerignore"].map(Path::new);
-            context.append_to(&mut archive, |path| !ours.contains(&path))?;
-        }
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o644);
-        header.set_size(self.dockerfile.len() as u64);
-        archive.append_data(&mut header, "Dockerfile", self.dockerfile.as_bytes())?;
-        for added in added_files() {
-            let mut header = tar::Header::new_gnu();
-            match added {
-                AddedFile::Dir { path, mode } => {
-                    header.set_entry_type(tar::EntryType::Directory);
-                    header.set_mode(mode);
-                    header.set_size(0);
-                    archive.append_data(&mut header, path, io::empty())?;
-                }
-                AddedFile::File { path, mode, content } => {
-                    header.set_mode(mode);
-                    header.set_size(content.len() as u64);
-                    archive.append_data(&mut header, path, content)?;
-                }
-            }
-        }
+        self.append_context(&mut archive)?;
+        append_file(&mut archive, "Dockerfile", self.dockerfile.as_bytes())?;
+        append_added(&mut archive)?;
         archive.into_inner()?.flush()
     }
+
+    /// The same without the guest: the archive of the task itself. Blocks.
+    #[cfg(feature = "fly")]
+    pub(crate) fn write_task_tar(&self, writer: impl io::Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(writer);
+        self.append_context(&mut archive)?;
+        let dockerfile = self.dockerfile.strip_suffix(&ending()).unwrap_or(&self.dockerfile);
+        append_file(&mut archive, "Dockerfile", dockerfile.as_bytes())?;
+        archive.into_inner()?.flush()
+    }
+
+    fn append_context<W: io::Write>(&self, archive: &mut tar::Builder<W>) -> io::Result<()> {
+        let Some(context) = &self.context else { return Ok(()) };
+        // The files are selected already, and the Dockerfile has an end of ours.
+        let ours = ["Dockerfile", ".dockerignore"].map(Path::new);
+        context.append_to(archive, |path| !ours.contains(&path))
+    }
+}
+
+/// Writes an archive whose Dockerfile adds the guest to a built image, with the description of that image. Blocks.
+#[cfg(feature = "fly")]
+pub(crate) fn write_guest_tar(base: &str, description: &str, writer: impl io::Write) -> io::Result<()> {
+    let mut archive = tar::Builder::new(writer);
+    let dockerfile = format!("FROM {base}\nUSER 0\nCOPY {GUEST_DIR}/ /{GUEST_DIR}/\nENTRYPOINT []\nCMD []\n");
+    append_file(&mut archive, "Dockerfile", dockerfile.as_bytes())?;
+    append_added(&mut archive)?;
+    append_file(&mut archive, DESCRIPTION.trim_start_matches('/'), description.as_bytes())?;
+    archive.into_inner()?.flush()
+}
+
+fn append_file<W: io::Write>(archive: &mut tar::Builder<W>, path: &str, content: &[u8]) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o644);
+    header.set_size(content.len() as u64);
+    archive.append_data(&mut header, path, content)
+}
+
+fn append_added<W: io::Write>(archive: &mut tar::Builder<W>) -> io::Result<()> {
+    for added in added_files() {
+        let mut header = tar::Header::new_gnu();
+        match added {
+            AddedFile::Dir { path, mode } => {
+                header.set_entry_type(tar::EntryType::Directory);
+                header.set_mode(mode);
+                header.set_size(0);
+                archive.append_data(&mut header, path, io::empty())?;
+            }
+            AddedFile::File { path, mode, content } => {
+                header.set_mode(mode);
+                header.set_size(content.len() as u64);
+                archive.append_data(&mut header, path, content)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn open(dir: &Path) -> io::Result<(String, BuildContext, String)> {

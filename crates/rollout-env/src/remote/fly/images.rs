@@ -1,5 +1,7 @@
 //! The images of tasks: built by the local Docker engine, and pushed to Fly's registry once per content.
 
+use std::collections::BTreeMap;
+
 use bollard::auth::DockerCredentials;
 use futures_util::StreamExt as _;
 use oci_client::{
@@ -8,14 +10,15 @@ use oci_client::{
     secrets::RegistryAuth,
 };
 use secrecy::ExposeSecret as _;
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::access::Access;
 use crate::{
-    docker::{ArchiveBuild, TaskImageBuilder, archive_of},
+    docker::{ArchiveBuild, BuiltConfig, TaskImageBuilder, archive_of},
     environment::EnvironmentError,
     host::HostPaths,
-    remote::{ImageSource, backend::CloudError},
+    remote::{ImageSource, backend::CloudError, image::write_guest_tar},
 };
 
 /// The user name that Fly's registry expects with a token.
@@ -58,7 +61,7 @@ impl FlyImages {
         let copy = source.clone();
         let archive = ArchiveBuild {
             key: &source.key,
-            content: archive_of(move |writer| copy.write_tar(writer)).boxed(),
+            content: archive_of(move |writer| copy.write_task_tar(writer)).boxed(),
             platform: PLATFORM,
             no_cache: source.force,
         };
@@ -68,7 +71,11 @@ impl FlyImages {
             serveraddress: Some(access.registry.clone()),
             ..DockerCredentials::default()
         };
-        let pushed = builder.push_archive(archive, &source.log, &reference, credentials).await;
+        let finish = |base: String, config: BuiltConfig| {
+            let text = description(config);
+            archive_of(move |writer| write_guest_tar(&base, &text, writer)).boxed()
+        };
+        let pushed = builder.push_archive(archive, finish, &source.log, &reference, credentials).await;
         pushed.map_err(|error| failure(error, access))?;
         Ok(reference)
     }
@@ -82,6 +89,15 @@ impl FlyImages {
             CloudError::Refused(format!("images for fly are built by a local Docker engine: {error}"))
         })
     }
+}
+
+/// The description of an image that the guest finds inside.
+fn description(config: BuiltConfig) -> String {
+    let mut env: BTreeMap<&str, &str> =
+        config.env.iter().filter_map(|variable| variable.split_once('=')).collect();
+    // Engines give it to the commands of images that do not set it.
+    env.entry("PATH").or_insert("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    json!({"env": env, "workdir": config.workdir, "user": config.user}).to_string()
 }
 
 fn failure(error: EnvironmentError, access: &Access) -> CloudError {
@@ -120,6 +136,19 @@ fn is_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_described_as_the_engine_would_run_it() {
+        let config = BuiltConfig {
+            env: vec!["A=b=c".to_owned()],
+            workdir: "/app".to_owned(),
+            user: "no-such-user".to_owned(),
+        };
+        let text: serde_json::Value = serde_json::from_str(&description(config)).unwrap();
+        assert_eq!((&text["env"]["A"], &text["workdir"]), (&json!("b=c"), &json!("/app")));
+        assert_eq!(text["user"], "no-such-user");
+        assert!(text["env"]["PATH"].as_str().unwrap().ends_with(":/bin"));
+    }
 
     #[test]
     fn only_registries_on_loopback_are_reached_by_plain_http() {

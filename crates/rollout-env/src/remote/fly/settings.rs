@@ -60,16 +60,13 @@ rollout_settings::settings! {
         /// itself after this time.
         pub(super) grace as "grace_sec": Duration = grace(),
         /// The price of a shared CPU with 256 MiB for an hour, in US dollars.
-        pub(super) shared_cpu_hour: f64 = number(0.0..=1e6).default(2.19 / MONTH_HOURS),
+        pub(super) shared_cpu_hour: f64 = number(0.0..=1e6).default(0.003042),
         /// The price of a performance CPU with 2 GiB for an hour, in US dollars.
-        pub(super) performance_cpu_hour: f64 = number(0.0..=1e6).default(33.0 / MONTH_HOURS),
+        pub(super) performance_cpu_hour: f64 = number(0.0..=1e6).default(0.045833),
         /// The price of another GiB of memory for an hour, in US dollars.
-        pub(super) gib_hour: f64 = number(0.0..=1e6).default(6.0 / MONTH_HOURS),
+        pub(super) gib_hour: f64 = number(0.0..=1e6).default(0.008333),
     }
 }
-
-/// The hours of the 30 days for which Fly publishes its prices.
-const MONTH_HOURS: f64 = 720.0;
 
 /// The settings of the machines of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -162,5 +159,12 @@ mod tests {
             let error = read(&settings).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn the_table_in_docs_matches_the_schema() {
+        use rollout_settings::Settings as _;
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/clouds.md");
+        rollout_settings::docs::check_table(&page, "fly", FlyKeys::keys()).unwrap();
     }
 }
