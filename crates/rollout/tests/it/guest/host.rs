@@ -27,6 +27,15 @@ pub(super) fn name() -> String {
 
 /// Starts the program of a guest as an ordinary process.
 pub(super) fn spawn_host(scope: KillScope, arguments: &[&str]) -> (Child, tempfile::TempDir) {
+    spawn_host_with(scope, arguments, &[])
+}
+
+/// The same with more variables.
+fn spawn_host_with(
+    scope: KillScope,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> (Child, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let program = dir.path().join("guest-program");
@@ -38,6 +47,7 @@ pub(super) fn spawn_host(scope: KillScope, arguments: &[&str]) -> (Child, tempfi
     }
     command.arg("host").args(arguments).current_dir(dir.path()).stdin(Stdio::null());
     command.env("IMAGE_VARIABLE", "from the image").env("ROLLOUT_GUEST_TOKEN", "the-token");
+    command.envs(variables.iter().copied());
     (command.kill_on_drop(true).spawn().unwrap(), dir)
 }
 
@@ -293,4 +303,22 @@ async fn a_port_needs_a_token() {
         String::from_utf8(output.stderr).unwrap(),
         "the guest cannot start: ROLLOUT_GUEST_TOKEN is missing\n"
     );
+}
+
+#[tokio::test]
+async fn a_guest_ends_when_its_lifetime_is_over() {
+    for scope in BOTH {
+        let name = name();
+        let (mut child, _dir) = spawn_host_with(scope, &[&name, "120"], &[("ROLLOUT_GUEST_LIFETIME", "1")]);
+        assert_eq!(child.wait().await.unwrap().code(), Some(75));
+        // The guest itself ends with it.
+        until(async || reach(&name).await.is_err()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lifetime_that_is_no_number_is_an_error() {
+    let (mut child, _dir) =
+        spawn_host_with(KillScope::Namespace, &[&name(), "120"], &[("ROLLOUT_GUEST_LIFETIME", "soon")]);
+    assert_eq!(child.wait().await.unwrap().code(), Some(1));
 }
