@@ -111,7 +111,11 @@ impl CloudFake for FlyServer {
 
     fn end(&self, id: &str) {
         if let Some(machine) = self.state.destroy(id, "flyd") {
-            self.thread.runtime().block_on(machine.kill());
+            // The caller may be inside another runtime, where nothing can be waited for in this one.
+            let (sender, killed) = std::sync::mpsc::channel();
+            self.thread.runtime().spawn(async move { sender.send(machine.kill().await) });
+            // An error means that the server has ended, with all machines.
+            let _ = killed.recv();
         }
     }
 }
