@@ -59,13 +59,22 @@ pub(crate) fn added_files() -> [AddedFile; 3] {
     ]
 }
 
+/// The instruction that adds the guest to an image.
+const ADD_GUEST: &str = "COPY .rollout/ /.rollout/";
+
 /// The end of each Dockerfile. The image's variables, directory and user are recorded while they are in force.
 fn ending() -> String {
     let program = guest::PROGRAM_PATH;
     format!(
-        "\nCOPY {GUEST_DIR}/ /{GUEST_DIR}/\nRUN [\"{program}\", \"describe\", \"{DESCRIPTION}\"]\nUSER 0\n\
-         ENTRYPOINT []\nCMD []\n"
+        "\n{ADD_GUEST}\nRUN [\"{program}\", \"describe\", \"{DESCRIPTION}\"]\nUSER 0\nENTRYPOINT []\nCMD []\n"
     )
+}
+
+/// The [added files](added_files) as a tar archive, which keeps their modes.
+pub(crate) fn added_archive() -> io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    append_added(&mut archive)?;
+    archive.into_inner()
 }
 
 impl ImageSource {
@@ -91,6 +100,15 @@ impl ImageSource {
         let dockerfile = format!("{text}\n{}", ending());
         let (key, context) = (key(&dockerfile, &hash), Some(context));
         Ok(Self { key, dockerfile, image: None, context, force, log })
+    }
+
+    /// The Dockerfile for builders that lose directories and modes of the context: it unpacks the [archive](added_archive)
+    /// of this name instead of copying its files.
+    pub(crate) fn dockerfile_with_archive(&self, name: &str) -> String {
+        match self.dockerfile.rsplit_once(ADD_GUEST) {
+            Some((start, end)) => format!("{start}ADD {name} /{end}"),
+            None => self.dockerfile.clone(),
+        }
     }
 
     /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
