@@ -21,7 +21,10 @@ use async_trait::async_trait;
 use rollout_core::quantity::{Bytes, Cpus};
 use secrecy::SecretString;
 use serde_json::json;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::Instant,
+};
 
 pub use sweep::{CloudAccount, CloudLeftover, CloudLeftoverState};
 
@@ -132,7 +135,7 @@ pub(crate) struct Remote {
     no_network: bool,
     prepared: Preparations,
     images: Mutex<HashMap<String, CloudImage>>,
-    sized: Mutex<HashMap<(String, SandboxSize), String>>,
+    sized: Mutex<HashMap<(String, SandboxSize), Arc<OnceCell<String>>>>,
 }
 
 impl Remote {
@@ -182,16 +185,12 @@ impl Remote {
         drop(images);
         let image = image
             .ok_or_else(|| EnvironmentError::Start(format!("the image {reference} was not prepared")))?;
-        // One at a time: the first serves all that wait for the same.
         let mut sized = self.sized.lock().await;
-        let key = (reference.to_owned(), size);
-        if let Some(found) = sized.get(&key) {
-            return Ok(found.clone());
-        }
-        let prepared = unhurried(IMAGE_PATIENCE, || self.cloud.backend.sized_image(&image, size)).await;
-        let prepared = prepared.map_err(image_failure)?;
-        sized.insert(key, prepared.clone());
-        Ok(prepared)
+        let cell = Arc::clone(sized.entry((reference.to_owned(), size)).or_default());
+        drop(sized);
+        // The first serves all that wait for the same; others are prepared meanwhile.
+        let prepare = || unhurried(IMAGE_PATIENCE, || self.cloud.backend.sized_image(&image, size));
+        cell.get_or_try_init(prepare).await.cloned().map_err(image_failure)
     }
 
     fn plan(&self, spec: &EnvironmentSpec<'_>, size: SandboxSize, image: String) -> io::Result<SandboxPlan> {
