@@ -159,6 +159,9 @@ fn append_file<W: io::Write>(archive: &mut tar::Builder<W>, path: &str, content:
 fn append_added<W: io::Write>(archive: &mut tar::Builder<W>) -> io::Result<()> {
     for added in added_files() {
         let mut header = tar::Header::new_gnu();
+        // An empty field is no number to some readers.
+        header.set_uid(0);
+        header.set_gid(0);
         match added {
             AddedFile::Dir { path, mode } => {
                 header.set_entry_type(tar::EntryType::Directory);
