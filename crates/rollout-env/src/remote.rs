@@ -5,6 +5,8 @@
 //! connections, the deletion of leftovers and the cost are the same for all, and are here.
 
 mod backend;
+#[cfg(feature = "daytona")]
+pub(crate) mod daytona;
 mod desk;
 #[cfg(feature = "e2b")]
 pub(crate) mod e2b;
@@ -33,7 +35,7 @@ pub(crate) use self::{
         Backend, CloudError, CloudImage, CloudSandbox, KEPT, KEY, MANAGED, SandboxEnd, SandboxPlan,
         SandboxSize, SandboxState, Wanted,
     },
-    image::{AddedFile, ImageSource, added_files},
+    image::{AddedFile, ImageSource, added_archive, added_files},
     settings::CloudTimes,
 };
 use self::{
