@@ -35,7 +35,9 @@ mod variable;
 
 pub use api_fault::{ApiFault, ApiTrouble};
 pub use browser::{Browser, raw_request};
-pub use clouds::{CloudCall, CloudFake, CloudFaults, CloudTrouble, E2bServer, FakeSandbox, FlyServer};
+pub use clouds::{
+    CloudCall, CloudFake, CloudFaults, CloudTrouble, DaytonaServer, E2bServer, FakeSandbox, FlyServer,
+};
 pub use cluster::{ClusterNamespace, StoppedPart, TestCluster};
 pub use command::{Running, finished_trials, link_program};
 pub use docker::{Holdings, OwnEngine, TestEngine};

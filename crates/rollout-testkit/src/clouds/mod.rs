@@ -1,6 +1,7 @@
 //! Fakes of cloud sandboxes: servers on loopback that speak the protocols of vendors, and run commands in native
 //! sandboxes.
 
+mod daytona;
 mod e2b;
 mod fake;
 mod faults;
@@ -9,6 +10,7 @@ mod machine;
 mod server;
 
 pub use self::{
+    daytona::DaytonaServer,
     e2b::E2bServer,
     fake::{CloudFake, FakeSandbox},
     faults::{CloudCall, CloudFaults, CloudTrouble},

@@ -12,6 +12,8 @@ macro_rules! cloud_tests {
     };
 }
 
+#[cfg(feature = "daytona")]
+mod daytona;
 #[cfg(feature = "e2b")]
 mod e2b;
 #[cfg(feature = "fly")]
