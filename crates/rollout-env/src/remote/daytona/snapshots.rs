@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use rollout_core::text::hex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::time::sleep;
+use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     super::{CloudError, ImageSource, SandboxSize, added_archive},
@@ -37,6 +37,8 @@ pub(super) struct SnapshotBuild {
     /// The name of the context in the storage.
     context: String,
     log: PathBuf,
+    /// The task names an image instead of a Dockerfile.
+    is_pull: bool,
 }
 
 /// A snapshot, as far as it matters.
@@ -70,10 +72,16 @@ impl SnapshotBuild {
         if let Some(nonce) = nonce {
             dockerfile.push_str(&format!("# build {nonce}\n"));
         }
-        Ok(Self { dockerfile, context: source.key.clone(), log: source.log.clone() })
+        Ok(Self {
+            dockerfile,
+            context: source.key.clone(),
+            log: source.log.clone(),
+            is_pull: source.image.is_some(),
+        })
     }
 
-    /// Builds the snapshot of a name and size, or waits until another process has built it.
+    /// Builds the snapshot of a name and size, or waits until another process has built it. If the future is dropped, the
+    /// build is ended.
     pub(super) async fn ensure(
         &self,
         api: &Api,
@@ -81,8 +89,22 @@ impl SnapshotBuild {
         size: SandboxSize,
         target: Option<&str>,
     ) -> Result<(), CloudError> {
+        let mut guard = BuildGuard(None);
+        let built = self.follow(api, name, size, target, &mut guard).await;
+        guard.0 = None;
+        built
+    }
+
+    async fn follow(
+        &self,
+        api: &Api,
+        name: &str,
+        size: SandboxSize,
+        target: Option<&str>,
+        guard: &mut BuildGuard,
+    ) -> Result<(), CloudError> {
         let path = format!("/snapshots/{name}");
-        let mut is_first = true;
+        let (mut is_first, mut was_built) = (true, false);
         loop {
             let found: Option<SnapshotAnswer> = match api.get(&path).await {
                 Ok(found) => Some(found),
@@ -91,9 +113,20 @@ impl SnapshotBuild {
             };
             let was_first = std::mem::replace(&mut is_first, false);
             match found {
-                None => self.create(api, name, size, target).await?,
+                None => {
+                    if let Some(created) = self.create(api, name, size, target).await? {
+                        let path = format!("/snapshots/{}", created.id);
+                        guard.0 = Some(api.request(Method::DELETE, &path));
+                        was_built = true;
+                    }
+                }
                 Some(snapshot) => match snapshot.state.as_str() {
-                    "active" => return Ok(()),
+                    "active" => {
+                        if was_built {
+                            self.write_log(&build_log(api, &snapshot.id).await.unwrap_or_default());
+                        }
+                        return Ok(());
+                    }
                     // Daytona puts snapshots away that were not used for some weeks.
                     "inactive" => {
                         let what = format!("POST /snapshots/{}/activate", snapshot.id);
@@ -118,13 +151,14 @@ impl SnapshotBuild {
         }
     }
 
+    /// Starts a build; `None` if another process has done so meanwhile.
     async fn create(
         &self,
         api: &Api,
         name: &str,
         size: SandboxSize,
         target: Option<&str>,
-    ) -> Result<(), CloudError> {
+    ) -> Result<Option<SnapshotAnswer>, CloudError> {
         let mut body = json!({
             "name": name,
             "buildInfo": {"dockerfileContent": self.dockerfile, "contextHashes": [self.context]},
@@ -135,9 +169,8 @@ impl SnapshotBuild {
         if let Some(target) = target {
             body["regionId"] = target.into();
         }
-        // Another process may have created it meanwhile.
         let request = api.request(Method::POST, "/snapshots").json(&body);
-        api.create::<Value>(request, "POST /snapshots").await.map(drop)
+        api.create(request, "POST /snapshots").await
     }
 
     /// Why a build failed, with the end of its log.
@@ -145,9 +178,7 @@ impl SnapshotBuild {
         let reason = snapshot.error_reason.as_deref().unwrap_or("Daytona names no reason");
         let log = build_log(api, &snapshot.id).await.unwrap_or_default();
         let text = if log.is_empty() { reason.to_owned() } else { log.clone() };
-        if let Err(error) = append(&self.log, &text) {
-            tracing::warn!(path = %self.log.display(), %error, "cannot write the build log");
-        }
+        self.write_log(&text);
         let lines: Vec<&str> = log.lines().collect();
         let end = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
         let text = if end.is_empty() || reason.contains(&end) {
@@ -155,7 +186,29 @@ impl SnapshotBuild {
         } else {
             format!("{end}\n{reason}")
         };
-        if is_missing_image(&text) { CloudError::NoImage(text) } else { CloudError::Build(text) }
+        if self.is_pull && is_missing_image(&text) {
+            CloudError::NoImage(text)
+        } else {
+            CloudError::Build(text)
+        }
+    }
+
+    /// Appends to the log. An error of this machine's disk must not fail a build.
+    fn write_log(&self, text: &str) {
+        if let Err(error) = append(&self.log, text) {
+            tracing::warn!(path = %self.log.display(), %error, "cannot write the build log");
+        }
+    }
+}
+
+/// Ends a build when it is dropped.
+struct BuildGuard(Option<RequestBuilder>);
+
+impl Drop for BuildGuard {
+    fn drop(&mut self) {
+        if let (Some(request), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(request.send());
+        }
     }
 }
 

@@ -38,7 +38,10 @@ pub(super) fn handle(state: &Arc<DaytonaState>, call: &Call) -> Reply {
             (200, snapshot.json(&id))
         }
         ("DELETE", _, "") => {
-            state.snapshots().remove(&found.expect("it was found").0);
+            let removed = state.snapshots().remove(&found.expect("it was found").0);
+            if let Some(build) = removed.and_then(|snapshot| snapshot.build) {
+                build.abort();
+            }
             (200, Value::Null)
         }
         ("GET", _, "build-logs-url") => {
@@ -106,14 +109,18 @@ fn create(state: &Arc<DaytonaState>, body: &Value) -> Reply {
     let id = state.new_id();
     let shown = snapshot.json(&id);
     state.snapshots().insert(id.clone(), snapshot);
-    let state = Arc::clone(state);
-    tokio::spawn(async move {
+    let (builder, snapshot) = (Arc::clone(state), id.clone());
+    let build = tokio::spawn(async move {
+        let (state, id) = (builder, snapshot);
         set(&state, &id, "building", None, String::new());
         match build(&state, &id, &dockerfile, &hashes).await {
             Ok(log) => set(&state, &id, "active", None, log),
             Err(failure) => set(&state, &id, "build_failed", Some(reason(&failure)), failure.log),
         }
     });
+    if let Some(snapshot) = state.snapshots().get_mut(&id) {
+        snapshot.build = Some(build.abort_handle());
+    }
     (200, shown)
 }
 

@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::task::AbortHandle;
 
 use super::ORGANIZATION;
 use crate::clouds::{
@@ -41,6 +42,8 @@ pub(super) struct Snapshot {
     pub(super) build_info: Option<Value>,
     /// CPUs, GiB of memory and GiB of disk.
     pub(super) size: [u64; 3],
+    /// The build, which ends with the snapshot.
+    pub(super) build: Option<AbortHandle>,
     created: String,
 }
 
@@ -54,6 +57,7 @@ impl Snapshot {
             image_name: None,
             build_info: None,
             size,
+            build: None,
             created: now(),
         }
     }
