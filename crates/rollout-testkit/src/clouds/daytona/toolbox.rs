@@ -68,16 +68,22 @@ fn commands(state: &DaytonaState, id: &str, session: &str) -> Option<Vec<Arc<Ses
     state.all().get(id)?.sessions.get(session).cloned()
 }
 
-/// Starts a shell, as the user of the image.
+/// Starts the first shell that the image has, as the user of the image.
 async fn shell(
     machine: &CloudMachine,
     command: &str,
     env: &[(String, String)],
     cwd: Option<&str>,
 ) -> Result<Piped, Reply> {
-    let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
-    let started = machine.exec(argv, env, cwd, None, false).await;
-    started.map_err(|(_, message)| failure(400, &message))
+    let mut refusal = failure(400, "no shell resolved");
+    for program in ["bash", "sh"] {
+        let argv = [program, "-c", command].map(str::to_owned).to_vec();
+        match machine.exec(argv, env, cwd, None, false).await {
+            Ok(piped) => return Ok(piped),
+            Err((_, message)) => refusal = failure(400, &message),
+        }
+    }
+    Err(refusal)
 }
 
 /// Waits for the end of a process.
