@@ -14,8 +14,11 @@ pub(crate) fn write(path: &Path) -> io::Result<()> {
     write_of(path, &directory.to_string_lossy(), &user)
 }
 
-/// The same with another directory and user than this process has.
+/// The same with another user than this process has, and another directory unless it is empty.
 pub(crate) fn write_of(path: &Path, directory: &str, user: &str) -> io::Result<()> {
+    let current = env::current_dir()?;
+    let current = current.to_string_lossy();
+    let directory = if directory.is_empty() { &current } else { directory };
     let variables: BTreeMap<String, String> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| !NOT_THE_IMAGES.contains(&name.as_str()))
