@@ -32,7 +32,7 @@ pub struct CloudAccess {
 
 impl CloudAccess {
     /// The variables that vendors' programs read.
-    const VARIABLES: [&'static str; 22] = [
+    const VARIABLES: [&'static str; 23] = [
         "DAYTONA_API_KEY",
         "DAYTONA_API_URL",
         "DAYTONA_ORGANIZATION_ID",
@@ -51,6 +51,7 @@ impl CloudAccess {
         "FLY_REGION",
         "FLY_REGISTRY_HOST",
         "MODAL_CONFIG_PATH",
+        "MODAL_ENVIRONMENT",
         "MODAL_PROFILE",
         "MODAL_SERVER_URL",
         "MODAL_TOKEN_ID",

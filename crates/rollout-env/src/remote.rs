@@ -13,6 +13,8 @@ pub(crate) mod e2b;
 #[cfg(feature = "fly")]
 pub(crate) mod fly;
 mod image;
+#[cfg(feature = "modal")]
+pub(crate) mod modal;
 mod place;
 mod settings;
 mod sweep;

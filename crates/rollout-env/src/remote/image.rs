@@ -111,6 +111,12 @@ impl ImageSource {
         }
     }
 
+    /// The Dockerfile without the guest, for builders that add it in a step of their own.
+    #[cfg(feature = "modal")]
+    pub(super) fn task_dockerfile(&self) -> &str {
+        self.dockerfile.strip_suffix(&ending()).unwrap_or(&self.dockerfile)
+    }
+
     /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
     pub(crate) fn write_tar(&self, writer: impl io::Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(writer);
