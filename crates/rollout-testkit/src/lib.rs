@@ -37,6 +37,7 @@ pub use api_fault::{ApiFault, ApiTrouble};
 pub use browser::{Browser, raw_request};
 pub use clouds::{
     CloudCall, CloudFake, CloudFaults, CloudTrouble, DaytonaServer, E2bServer, FakeSandbox, FlyServer,
+    ModalServer,
 };
 pub use cluster::{ClusterNamespace, StoppedPart, TestCluster};
 pub use command::{Running, finished_trials, link_program};

@@ -7,6 +7,7 @@ mod fake;
 mod faults;
 mod fly;
 mod machine;
+mod modal;
 mod server;
 
 pub use self::{
@@ -15,4 +16,5 @@ pub use self::{
     fake::{CloudFake, FakeSandbox},
     faults::{CloudCall, CloudFaults, CloudTrouble},
     fly::FlyServer,
+    modal::ModalServer,
 };
