@@ -18,6 +18,8 @@ mod daytona;
 mod e2b;
 #[cfg(feature = "fly")]
 mod fly;
+#[cfg(feature = "modal")]
+mod modal;
 
 use std::{path::Path, sync::Arc};
 
