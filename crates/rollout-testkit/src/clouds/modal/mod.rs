@@ -13,6 +13,8 @@ mod state;
 
 use std::{path::PathBuf, sync::Arc};
 
+use serde_json::{Map, Value, json};
+
 use self::state::ModalState;
 use super::{
     fake::{CloudFake, FakeSandbox},
@@ -70,6 +72,14 @@ impl CloudFake for ModalServer {
             ("MODAL_TOKEN_ID", serve::TOKEN_ID.to_owned()),
             ("MODAL_TOKEN_SECRET", serve::TOKEN_SECRET.to_owned()),
         ]
+    }
+
+    fn settings(&self) -> Map<String, Value> {
+        // Without a price, results are those of other providers.
+        [("cpu_hour", json!(0)), ("gib_hour", json!(0))]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into_iter()
+            .collect()
     }
 
     fn faults(&self) -> &CloudFaults {
