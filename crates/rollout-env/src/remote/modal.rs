@@ -264,6 +264,7 @@ impl Modal {
         let (cpu, memory) = (count(plan.size.cpu_millis), count(plan.size.memory_mib));
         let network = if plan.no_network { NetworkKind::Blocked } else { NetworkKind::Open };
         let regions = self.settings.regions.clone();
+        // Without a directory: the guest starts in that of the image, and so do commands.
         Sandbox {
             entrypoint_args: plan.guest_command(None),
             image_id: plan.image.clone(),
@@ -275,7 +276,6 @@ impl Modal {
                 milli_cpu_max: cpu,
             }),
             timeout_secs: count(plan.lifetime.as_secs().max(1)),
-            workdir: Some("/".to_owned()),
             scheduler_placement: (!regions.is_empty()).then_some(SchedulerPlacement { regions }),
             network_access: Some(NetworkAccess { kind: network.into() }),
             cloud_provider_str: self.settings.cloud.clone().unwrap_or_default(),

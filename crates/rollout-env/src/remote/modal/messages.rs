@@ -311,8 +311,6 @@ pub(super) struct Sandbox {
     pub(super) resources: Option<Resources>,
     #[prost(uint32, tag = "7")]
     pub(super) timeout_secs: u32,
-    #[prost(string, optional, tag = "8")]
-    pub(super) workdir: Option<String>,
     #[prost(message, optional, tag = "17")]
     pub(super) scheduler_placement: Option<SchedulerPlacement>,
     #[prost(message, optional, tag = "22")]
