@@ -51,12 +51,12 @@ pub(crate) use credentials::Credentials;
 pub use engine::{Disk, Engine, EngineError, EngineFacts};
 #[cfg(any(feature = "kubernetes", feature = "remote"))]
 pub(crate) use owner::{Maker, Owner};
+#[cfg(feature = "kubernetes")]
+pub(crate) use push::TaskContext;
 #[cfg(any(feature = "fly", feature = "kubernetes"))]
 pub(crate) use push::TaskImageBuilder;
 pub(super) use settings::Settings;
 pub use sweep::{EngineImage, ImageKind, Leftover};
-#[cfg(feature = "kubernetes")]
-pub(crate) use push::TaskContext;
 #[cfg(feature = "fly")]
 pub(crate) use {
     context::archive_of,

@@ -61,9 +61,12 @@ const IMAGE_PATIENCE: Duration = Duration::from_secs(120);
 /// How long to wait for a vendor that does not answer when a job starts.
 const CHECK_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The client of an account, or why it cannot be used.
+type OpenedBackend = Result<Box<dyn Backend>, CloudConnectError>;
+
 /// The accounts for which there are credentials on this machine, to list and delete what Rollout left in them.
 pub async fn accounts(place: &HostPaths) -> Vec<Result<CloudAccount, CloudConnectError>> {
-    let mut backends: Vec<(&'static str, Result<Box<dyn Backend>, CloudConnectError>)> = Vec::new();
+    let mut backends: Vec<(&'static str, OpenedBackend)> = Vec::new();
     #[cfg(feature = "daytona")]
     backends.extend(daytona::account(place).map(|backend| ("daytona", backend)));
     #[cfg(feature = "e2b")]
@@ -130,6 +133,9 @@ struct Cloud {
     desk: Desk,
 }
 
+/// The image for one size, prepared by the first trial that needs it.
+type SizedImage = Arc<OnceCell<String>>;
+
 /// Creates sandboxes in a cloud.
 pub(crate) struct Remote {
     cloud: Arc<Cloud>,
@@ -139,7 +145,7 @@ pub(crate) struct Remote {
     no_network: bool,
     prepared: Preparations,
     images: Mutex<HashMap<String, CloudImage>>,
-    sized: Mutex<HashMap<(String, SandboxSize), Arc<OnceCell<String>>>>,
+    sized: Mutex<HashMap<(String, SandboxSize), SizedImage>>,
 }
 
 impl Remote {

@@ -117,16 +117,7 @@ impl ImageSource {
         self.dockerfile.strip_suffix(&ending()).unwrap_or(&self.dockerfile)
     }
 
-    /// Writes all files of the context, and the Dockerfile, as a tar archive. Blocks.
-    pub(crate) fn write_tar(&self, writer: impl io::Write) -> io::Result<()> {
-        let mut archive = tar::Builder::new(writer);
-        self.append_context(&mut archive)?;
-        append_file(&mut archive, "Dockerfile", self.dockerfile.as_bytes())?;
-        append_added(&mut archive)?;
-        archive.into_inner()?.flush()
-    }
-
-    /// The same without the guest: the archive of the task itself. Blocks.
+    /// Writes the task's files and its Dockerfile, without the guest, as a tar archive. Blocks.
     #[cfg(feature = "fly")]
     pub(crate) fn write_task_tar(&self, writer: impl io::Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(writer);

@@ -137,8 +137,8 @@ pub fn outline(context: &Path, dockerfile: &Path) -> Result<Outline, ImageBuildE
         return Err(ImageBuildError::Unsupported { at, what, instead });
     };
     let unknown = undefined_names(&text);
-    let mut config = ImageConfig::default();
-    config.env = unknown.iter().map(|name| (name.clone(), marked(name))).collect();
+    let env = unknown.iter().map(|name| (name.clone(), marked(name))).collect();
+    let config = ImageConfig { env, ..ImageConfig::default() };
     let planned = plan::plan(&dockerfile, last, &config, &[])?;
     let own = |env: Vec<(String, String)>| -> Vec<(String, String)> {
         env.into_iter().filter(|(name, value)| *value != marked(name)).collect()

@@ -144,16 +144,6 @@ pub(crate) struct CloudMachine {
 }
 
 impl CloudMachine {
-    /// The image that it was started from.
-    pub(crate) fn image(&self) -> &Image {
-        &self.image
-    }
-
-    /// The sandbox, for its files and processes.
-    pub(crate) fn sandbox(&self) -> &RunningSandbox {
-        &self.sandbox
-    }
-
     /// Starts a process with the variables, the directory and the user of the image, unless others are given.
     pub(crate) async fn exec(
         &self,

@@ -49,6 +49,9 @@ pub(super) struct Archive<'a> {
     pub(super) sha256: String,
 }
 
+/// The headers of a request, by name.
+type Headers = Vec<(&'static str, String)>;
+
 impl PushAccess {
     /// Asks for permission.
     pub(super) async fn get(api: &Api) -> Result<Self, CloudError> {
@@ -87,12 +90,7 @@ impl PushAccess {
     }
 
     /// The address of a context, and the headers of a request to it.
-    fn signed(
-        &self,
-        method: &str,
-        hash: &str,
-        content: &str,
-    ) -> Result<(Url, Vec<(&'static str, String)>), CloudError> {
+    fn signed(&self, method: &str, hash: &str, content: &str) -> Result<(Url, Headers), CloudError> {
         let invalid =
             |why: String| CloudError::Refused(format!("the storage of Daytona has no address: {why}"));
         let path = format!("{}/{}/{hash}/context.tar", self.bucket, self.organization_id);

@@ -37,7 +37,7 @@ pub(super) async fn answer(
     };
     let (machine, port) = match target(state, path, &request) {
         Ok(target) => target,
-        Err(refusal) => return Ok(refusal),
+        Err((status, text)) => return Ok(plain(status, text)),
     };
     let unreachable = || plain(502, "the sandbox does not accept connections at this port");
     let Ok(mut service) = machine.connect(port).await else { return Ok(unreachable()) };
@@ -65,26 +65,25 @@ pub(super) async fn answer(
     Ok(answer)
 }
 
-/// The machine and the port of an address, if the request may use it.
+/// The machine and the port of an address, if the request may use it; otherwise the status and the text of the refusal.
 fn target(
     state: &DaytonaState,
     path: &str,
     request: &Request<Incoming>,
-) -> Result<(CloudMachine, u16), Answer> {
+) -> Result<(CloudMachine, u16), (u16, &'static str)> {
     let name = path.split('/').next().unwrap_or_default();
-    let (port, id) = name.split_once('-').ok_or_else(|| plain(400, "invalid host format"))?;
-    let port: u16 = port.parse().map_err(|_| plain(400, "invalid port: must be numeric"))?;
+    let (port, id) = name.split_once('-').ok_or((400, "invalid host format"))?;
+    let port: u16 = port.parse().map_err(|_| (400, "invalid port: must be numeric"))?;
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
     // The proxy tries the header of a key first, which must never reach a sandbox.
     if header("authorization").is_some_and(|sent| sent.contains(KEY)) {
-        return Err(plain(400, "a test found the key of the account in a request to a sandbox"));
+        return Err((400, "a test found the key of the account in a request to a sandbox"));
     }
-    let (_, sandbox) = state.sandbox(id).ok_or_else(|| plain(400, "failed to get runner info"))?;
+    let (_, sandbox) = state.sandbox(id).ok_or((400, "failed to get runner info"))?;
     if header(TOKEN) != Some(&sandbox.token) {
-        return Err(plain(401, "authentication failed"));
+        return Err((401, "authentication failed"));
     }
-    let machine =
-        sandbox.machine.ok_or_else(|| plain(400, "no IP address found. Is the Sandbox started?"))?;
+    let machine = sandbox.machine.ok_or((400, "no IP address found. Is the Sandbox started?"))?;
     Ok((machine, port))
 }
 
