@@ -78,7 +78,10 @@ impl CloudFake for DaytonaServer {
         let Some(machine) = self.state.remove(id) else { return };
         // The caller may be inside another runtime, where nothing can be waited for in this one.
         let (sender, ended) = std::sync::mpsc::channel();
-        self.thread.runtime().spawn(async move { sender.send(machine.kill().await) });
+        self.thread.runtime().spawn(async move {
+            machine.kill().await;
+            sender.send(())
+        });
         // An error means that the server has ended, with all sandboxes.
         let _ = ended.recv();
     }

@@ -113,7 +113,10 @@ impl CloudFake for FlyServer {
         if let Some(machine) = self.state.destroy(id, "flyd") {
             // The caller may be inside another runtime, where nothing can be waited for in this one.
             let (sender, killed) = std::sync::mpsc::channel();
-            self.thread.runtime().spawn(async move { sender.send(machine.kill().await) });
+            self.thread.runtime().spawn(async move {
+                machine.kill().await;
+                sender.send(())
+            });
             // An error means that the server has ended, with all machines.
             let _ = killed.recv();
         }
