@@ -341,8 +341,11 @@ impl Log<'_> {
             entries.into_iter().map(|entry| entry.message.trim_end().to_owned()).collect();
         if let Some(path) = self.path {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+            let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
+                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+                file.write_all(text.as_bytes())
+            });
+            if let Err(error) = written {
                 tracing::debug!(%error, "cannot write the log of a build");
             }
         }
