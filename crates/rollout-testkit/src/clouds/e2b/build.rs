@@ -178,6 +178,11 @@ async fn steps(state: &E2bState, build: &str, body: &Value) -> Result<String, (B
     let mut lines = vec![format!("FROM {}", body["fromImage"].as_str().unwrap_or("e2bdev/base"))];
     // The step of each line of the Dockerfile.
     let mut numbers = vec!["base".to_owned()];
+    if body["force"] == true {
+        // A step of its own, which is in no cache.
+        lines.push(format!("RUN {}", json!(["/bin/bash", "-c", format!(": {build}")])));
+        numbers.push("base".to_owned());
+    }
     let mut user = "root".to_owned();
     for (number, step) in body["steps"].as_array().into_iter().flatten().enumerate() {
         let number = (number + 1).to_string();
