@@ -76,7 +76,7 @@ impl FlyImages {
             archive_of(move |writer| write_guest_tar(&base, &text, writer)).boxed()
         };
         let pushed = builder.push_archive(archive, finish, &source.log, &reference, credentials).await;
-        pushed.map_err(|error| failure(error, access))?;
+        pushed.map_err(|error| failure(error, access, source.image.is_some()))?;
         Ok(reference)
     }
 
@@ -100,9 +100,12 @@ fn description(config: BuiltConfig) -> String {
     json!({"env": env, "workdir": config.workdir, "user": config.user}).to_string()
 }
 
-fn failure(error: EnvironmentError, access: &Access) -> CloudError {
+/// What a failure means. Of an image that a task names, nothing but its fetching can fail in a build.
+fn failure(error: EnvironmentError, access: &Access, is_named: bool) -> CloudError {
     let text = access.without_token(&error.to_string());
     match error {
+        EnvironmentError::Build(_) if is_named => CloudError::NoImage(text),
+        EnvironmentError::BuildNetwork(_) if is_named => CloudError::Busy { text, retry_after: None },
         EnvironmentError::Build(_) | EnvironmentError::BuildNetwork(_) => CloudError::Build(text),
         EnvironmentError::NoImage(_) => CloudError::NoImage(text),
         EnvironmentError::Pull(_) if text.contains("denied") || text.contains("unauthorized") => {
