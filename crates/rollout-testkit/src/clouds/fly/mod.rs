@@ -93,6 +93,9 @@ impl CloudFake for FlyServer {
             "cpu_kind": "shared",
             "build_network": "host",
             "creations_per_second": 1000,
+            // The suite expects environments that cost nothing.
+            "shared_cpu_hour": 0,
+            "gib_hour": 0,
         });
         settings.as_object().cloned().unwrap_or_default()
     }
