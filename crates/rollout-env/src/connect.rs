@@ -63,7 +63,7 @@ impl ConnectError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Unsupported(_) => {
-                Some("use `docker` or `native`; the native environment needs no engine and no setup")
+                Some("build Rollout with the cargo feature of the same name, or use `docker` or `native`")
             }
             Self::Config(_) => None,
             #[cfg(feature = "native")]

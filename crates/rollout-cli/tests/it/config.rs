@@ -155,6 +155,14 @@ fn the_environment_that_was_chosen_is_printed_and_recorded() {
     assert!(finished.file("journal.jsonl").contains(r#""provider":"native""#));
 }
 
+#[cfg(not(feature = "e2b"))]
+#[test]
+fn a_cloud_that_is_not_built_in_is_refused_with_the_way_to_build_it() {
+    let job = job().task(TestTask::new("task")).oracle().set("environment", json!({"type": "e2b"}));
+    refused(&job, &["\"e2b\" is not part of this build", "the cargo feature of the same name"]);
+}
+
+#[cfg(all(feature = "daytona", feature = "e2b", feature = "fly", feature = "modal"))]
 #[test]
 fn a_cloud_without_credentials_is_refused_with_where_they_are_looked_for() {
     for (kind, variable) in [
