@@ -18,7 +18,7 @@ app = modal.App.lookup("client", create_if_missing=True)
 with tempfile.TemporaryDirectory() as directory:
     context = pathlib.Path(directory)
     (context / "note").write_text("from the context\n")
-    (context / "Dockerfile").write_text("FROM test\nWORKDIR /work\nCOPY note /work/note\n")
+    (context / "Dockerfile").write_text("FROM test\nWORKDIR /app\nCOPY note /app/note\n")
     image = modal.Image.from_dockerfile(context / "Dockerfile", context_dir=context)
     sandbox = modal.Sandbox.create(
         "sleep",
