@@ -312,7 +312,7 @@ mod tests {
         .map(|value| read(value).unwrap_err())
         .collect();
         insta::assert_snapshot!(errors.join("\n"), @"
-        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `allow_privileged`, `builder`
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `allow_privileged`, `builder`, `prune_build_cache_after_sec`
         images is only supported by `type: native`; docker uses the image that FROM names
         `provider_config.pids` must be at least 1, not 0
         2 settings are invalid

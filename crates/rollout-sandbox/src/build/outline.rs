@@ -277,19 +277,25 @@ mod tests {
 
     use super::*;
 
-    fn outlined(text: &str) -> Result<Outline, ImageBuildError> {
+    /// A context with the directory `src` and a Dockerfile.
+    fn context(text: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("src")).unwrap();
         fs::write(dir.path().join("src/a.txt"), "a").unwrap();
         fs::write(dir.path().join("Dockerfile"), text).unwrap();
-        outline(dir.path(), &dir.path().join("Dockerfile"))
+        dir
+    }
+
+    fn outlined(dir: &Path) -> Result<Outline, ImageBuildError> {
+        outline(dir, &dir.join("Dockerfile"))
     }
 
     #[test]
     fn steps_have_absolute_paths_and_only_the_variables_of_the_dockerfile() {
         let text =
             "FROM base\nARG V=1\nENV PATH=/x:$PATH A=$V\nWORKDIR app\nCOPY src sub/\nUSER u\nRUN make\n";
-        let outline = outlined(text).unwrap();
+        let dir = context(text);
+        let outline = outlined(dir.path()).unwrap();
         assert_eq!((outline.base.as_str(), outline.workdir.as_str()), ("base", "/app"));
         assert_eq!(outline.user.as_deref(), Some("u"));
         let path = ("PATH".to_owned(), "/x:\u{1}PATH\u{2}".to_owned());
@@ -313,7 +319,7 @@ mod tests {
             ("FROM b\nADD http://example.com/x /x\n", "remote file"),
             ("FROM b\nCOPY src $HOME/x\n", "variable of the base image"),
         ] {
-            let error = outlined(text).unwrap_err().to_string();
+            let error = outlined(context(text).path()).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
