@@ -2,7 +2,8 @@
 //!
 //! One cycle is the work of a short trial: create, two commands of bash, three small copies in, one copy
 //! out, destroy. Prints the time of each step, cycles per second, and the CPU time per cycle of this process
-//! and its children.
+//! and its children. Before that, builds an image of 20 layers, and prints the time of a build from the cache
+//! and of single steps with the image.
 
 use std::{
     fs::{self, File},
@@ -14,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rollout_sandbox::build::{BuildRequest, Built, HostImages, LogSink, build};
 use rollout_sandbox::{
     CopyIn, CopyLimits, EngineOptions, HELPER_ARG, Image, Network, RunningSandbox, SandboxCommand,
     SandboxEngine, SandboxLimits, SandboxSpec, Stdio, helper_main,
@@ -49,7 +51,9 @@ async fn run() -> Result<()> {
     let started = Instant::now();
     let image = engine.host_image().await?;
     println!("host image        {:8.2} ms", millis(started.elapsed()));
-    single(&engine, &image).await?;
+    single(&engine, &image, "one at a time").await?;
+    let layered = cached_builds(&engine, &work).await?;
+    single(&engine, &layered, "one at a time, 20 layers").await?;
 
     let (cpu, started) = (cpu_time()?, Instant::now());
     let next = Arc::new(AtomicUsize::new(0));
@@ -89,7 +93,7 @@ async fn run() -> Result<()> {
 }
 
 /// Measures single steps on an otherwise idle engine.
-async fn single(engine: &SandboxEngine, image: &Image) -> Result<()> {
+async fn single(engine: &SandboxEngine, image: &Image, title: &str) -> Result<()> {
     let (mut creates, mut execs, mut destroys) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..100 {
         let started = Instant::now();
@@ -104,11 +108,46 @@ async fn single(engine: &SandboxEngine, image: &Image) -> Result<()> {
         sandbox.destroy().await?;
         destroys.push(started.elapsed());
     }
-    println!("one at a time");
+    println!("{title}");
     report("create", &mut creates);
     report("exec /bin/true", &mut execs);
     report("destroy", &mut destroys);
     Ok(())
+}
+
+/// Measures builds of an image of 20 layers: the first one, and those from the cache.
+async fn cached_builds(engine: &SandboxEngine, work: &Path) -> Result<Image> {
+    let context = work.join("context");
+    fs::create_dir_all(&context)?;
+    let mut dockerfile = "FROM base\nENV A=1\nWORKDIR /srv/app\n".to_owned();
+    for number in 0..10 {
+        fs::write(context.join(format!("file-{number}")), "x".repeat(10_000))?;
+        dockerfile += &format!("COPY file-{number} .\nRUN echo {number} > made-{number}\n");
+    }
+    fs::write(context.join("Dockerfile"), dockerfile)?;
+    let images = HostImages::new(engine.clone(), vec!["base".to_owned()]);
+    let once = async || -> Result<Built> {
+        let request = BuildRequest {
+            context: &context,
+            dockerfile: &context.join("Dockerfile"),
+            no_cache: false,
+            network: Network::None,
+            limits: SandboxLimits::default(),
+            log: LogSink::append(&work.join("log"))?,
+        };
+        Ok(build(engine, request, &images).await?)
+    };
+    let started = Instant::now();
+    let built = once().await?;
+    println!("first build       {:8.2} ms", millis(started.elapsed()));
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        let started = Instant::now();
+        assert!(once().await?.cached);
+        times.push(started.elapsed());
+    }
+    report("cached build", &mut times);
+    Ok(built.image)
 }
 
 async fn cycle(

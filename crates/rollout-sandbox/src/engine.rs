@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rollout_guest::remove::remove_tree;
@@ -19,8 +19,8 @@ use crate::{
     image::{Image, ImageError, Layer},
     sandbox::{Connections, RunningSandbox},
     spec::{Network, SPEC_FILE, SandboxSpec},
-    store,
-    support::{Support, check_resources},
+    store::{self, StoreLimiter, Stored},
+    support::{Mode, Support, check_resources},
     wire::{Create, CreateAnswer, ExtraMount},
 };
 
@@ -56,11 +56,22 @@ impl SandboxEngine {
         self.core.run_dir.join(self.core.next_id())
     }
 
+    /// Applies a limit to the store, also to what this engine no longer uses. Returns what was removed.
+    pub async fn limit_store(&self, limiter: &Arc<Mutex<StoreLimiter>>) -> io::Result<Vec<Stored>> {
+        let (core, limiter) = (self.core.clone(), limiter.clone());
+        blocking_io(move || {
+            core.leases.record_released()?;
+            limiter.lock().unwrap_or_else(PoisonError::into_inner).apply()
+        })
+        .await
+    }
+
     /// The host as an image: its programs and its /etc without secrets. Prepared once and stored.
     pub async fn host_image(&self) -> Result<Image, ImageError> {
         let image = self.core.host_image.get_or_try_init(|| {
             let (images, core) = (self.state_dir().join(store::IMAGES), self.core.clone());
-            blocking(move || host_image::prepare(&images, |name| core.leases.take(store::IMAGES, name)))
+            let lease = move |name: &str| Ok(vec![core.leases.take(store::IMAGES, name)?]);
+            blocking(move || host_image::prepare(&images, lease))
         });
         image.await.cloned()
     }
@@ -140,6 +151,11 @@ impl SandboxEngine {
         // From here on, the sandbox cleans up after itself when it is dropped, on an error or a cancellation.
         let mut sandbox =
             RunningSandbox::new(self.core.clone(), (id, dir), spec, enforced, connections, preserved);
+        if self.core.support.changes_on_disk {
+            let with_owners = self.core.support.mode == Mode::Root;
+            let copied = sandbox.spec.image.copy_roots(&sandbox.dir.join("upper"), with_owners);
+            copied.map_err(setup("creating the directories of its changes"))?;
+        }
         let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         self.core.ask_zygote(&create, &borrowed).await?;
         drop(fds);

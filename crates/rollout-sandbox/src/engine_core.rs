@@ -19,7 +19,7 @@ use crate::{
     blocking::blocking_io,
     error::{CreateError, SandboxEngineError},
     helper::HELPER_ARG,
-    image::Image,
+    image::{Image, Lease},
     limits::Controllers,
     private::unique_id,
     store::Leases,
@@ -63,7 +63,7 @@ impl EngineCore {
         let run_dir = options.state_dir.join("run").join(&id);
         let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock, &controllers).await?;
         let support = support(&probe, &controllers, &options.state_dir);
-        let leases = Leases::new(&run_dir);
+        let leases = Leases::new(&options.state_dir, &run_dir);
         Ok(EngineCore {
             options,
             run_dir,
@@ -84,7 +84,7 @@ impl EngineCore {
     }
 
     /// Records that this engine uses an entry of the store. Called before checking whether the entry exists.
-    pub(crate) async fn lease(self: &Arc<Self>, kind: &'static str, name: &str) -> io::Result<()> {
+    pub(crate) async fn lease(self: &Arc<Self>, kind: &'static str, name: &str) -> io::Result<Lease> {
         let (core, name) = (self.clone(), name.to_owned());
         blocking_io(move || core.leases.take(kind, &name)).await
     }

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use rollout_guest::remove::remove_tree;
 
 use crate::{
-    image::{Image, ImageError},
+    image::{Image, ImageError, Lease},
     private::{private_dir, unique_id},
 };
 
@@ -97,7 +97,7 @@ const MAX_FILE: u64 = 8 << 20;
 /// before any of its files is accessed. Blocks.
 pub(crate) fn prepare(
     images: &Path,
-    lease: impl FnOnce(&str) -> io::Result<()>,
+    lease: impl FnOnce(&str) -> io::Result<Vec<Lease>>,
 ) -> Result<Image, ImageError> {
     let key = key().map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
     let name = format!("host-{key}");
@@ -106,7 +106,7 @@ pub(crate) fn prepare(
         let path = skeleton.clone();
         move |source| ImageError { step, path, source }
     };
-    lease(&name).map_err(fail("taking"))?;
+    let leases = lease(&name).map_err(fail("taking"))?;
     private_dir(images).map_err(fail("creating the parent of"))?;
     if !skeleton.is_dir() {
         let building = images.join(format!("host-{key}.{}", unique_id()));
@@ -122,7 +122,7 @@ pub(crate) fn prepare(
             Err(source) => return Err(fail("naming")(source)),
         }
     }
-    Ok(Image::from_host(skeleton, &real_directories(), name))
+    Ok(Image::from_host(skeleton, &real_directories(), name).using(leases))
 }
 
 fn real_directories() -> Vec<String> {
@@ -293,7 +293,7 @@ mod tests {
         let images = dir.path().join("images");
         std::thread::scope(|scope| {
             let prepared: Vec<_> =
-                (0..4).map(|_| scope.spawn(|| prepare(&images, |_| Ok(())).map(|_| ()))).collect();
+                (0..4).map(|_| scope.spawn(|| prepare(&images, |_| Ok(Vec::new())).map(|_| ()))).collect();
             for prepared in prepared {
                 prepared.join().unwrap().unwrap();
             }

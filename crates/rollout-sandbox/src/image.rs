@@ -2,8 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
+    sync::{Arc, Weak},
 };
 
 use rollout_guest::command::DEFAULT_PATH;
@@ -14,6 +17,12 @@ use crate::wire::PartMount;
 /// The part of an image for all files outside the other parts.
 const ROOT: &str = "root";
 
+/// The start of the identities of snapshots.
+pub(crate) const SNAPSHOT_IDENTITY: &str = "snapshot-";
+
+/// The mode of the root of a part, unless the image has another.
+const USUAL_MODE: u32 = 0o755;
+
 /// A root file system made of read-only layers, with its configuration.
 ///
 /// Most images have one part, mounted at the root. The host image has one more part for each of the host's
@@ -23,6 +32,9 @@ pub struct Image {
     parts: Vec<Part>,
     config: ImageConfig,
     identity: String,
+    /// Keep its layers in the store as long as the image, or one that is based on it, exists.
+    #[serde(skip)]
+    leases: Vec<Lease>,
 }
 
 /// One overlay of an image.
@@ -40,7 +52,7 @@ impl Image {
     pub fn from_layers(layers: &[Layer], config: ImageConfig, identity: impl Into<String>) -> Image {
         let lower = layers.iter().rev().map(|layer| layer.part(ROOT)).collect();
         let root = Part { name: ROOT.into(), target: String::new(), lower };
-        Image { parts: vec![root], config, identity: identity.into() }
+        Image { parts: vec![root], config, identity: identity.into(), leases: Vec::new() }
     }
 
     /// The host as an image: a skeleton root and the host's own directories of programs.
@@ -52,7 +64,7 @@ impl Image {
             lower: vec![Path::new("/").join(name)],
         });
         let parts = std::iter::once(root).chain(rest).collect();
-        Image { parts, config: ImageConfig::default(), identity }
+        Image { parts, config: ImageConfig::default(), identity, leases: Vec::new() }
     }
 
     /// The image with one more layer on top; `identity` identifies the new content.
@@ -83,6 +95,13 @@ impl Image {
         self
     }
 
+    /// The image, which also uses these entries of the store.
+    #[must_use]
+    pub(crate) fn using(mut self, leases: impl IntoIterator<Item = Lease>) -> Image {
+        self.leases.extend(leases);
+        self
+    }
+
     /// The default settings of commands.
     pub fn config(&self) -> &ImageConfig {
         &self.config
@@ -92,6 +111,16 @@ impl Image {
     /// configuration.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Whether this is a snapshot of a sandbox of another image.
+    pub fn is_snapshot_of(&self, other: &Image) -> bool {
+        let stacked = |(own, below): (&Part, &Part)| {
+            own.lower.len() <= below.lower.len() + 1 && own.lower.ends_with(&below.lower)
+        };
+        self.identity.starts_with(SNAPSHOT_IDENTITY)
+            && self.parts.len() == other.parts.len()
+            && self.parts.iter().zip(&other.parts).all(stacked)
     }
 
     /// Whether this is the host, which brings its own network settings.
@@ -104,6 +133,54 @@ impl Image {
         self.parts.iter().flat_map(|part| &part.lower).map(PathBuf::as_path)
     }
 
+    /// The number of layers.
+    pub(crate) fn depth(&self) -> usize {
+        self.parts.iter().map(|part| part.lower.len()).max().unwrap_or(0)
+    }
+
+    /// The length of the list of layers that a mount needs.
+    pub(crate) fn stack_bytes(&self) -> usize {
+        let bytes = |part: &Part| part.lower.iter().map(|dir| dir.as_os_str().len() + 1).sum();
+        self.parts.iter().map(bytes).max().unwrap_or(0)
+    }
+
+    /// Creates the directories of a new sandbox's changes, where the root of a part has another mode or owner than
+    /// usual: the root of an overlay has those of its upper directory.
+    pub(crate) fn copy_roots(&self, upper: &Path, with_owners: bool) -> io::Result<()> {
+        for part in &self.parts {
+            let Some(lower) = part.lower.first() else { continue };
+            let Ok(below) = fs::symlink_metadata(lower) else { continue };
+            let (mode, owner) = (below.mode() & 0o7777, (below.uid(), below.gid()));
+            if mode == USUAL_MODE && (owner == (0, 0) || !with_owners) {
+                continue;
+            }
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(upper)?;
+            let dir = upper.join(&part.name);
+            match fs::create_dir(&dir) {
+                // A sandbox continues with its changes.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made?,
+            }
+            if with_owners {
+                chown(&dir, Some(owner.0), Some(owner.1))?;
+            }
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the changes of a part add nothing to it.
+    pub(crate) fn is_unchanged(&self, name: &OsStr, changes: &Path, with_owners: bool) -> io::Result<bool> {
+        let Some(lower) = self.parts.iter().find(|part| name == part.name.as_str()) else { return Ok(false) };
+        let Some(lower) = lower.lower.first() else { return Ok(false) };
+        let attributes = |dir: &Path| {
+            let found = fs::symlink_metadata(dir)?;
+            let owner = (found.uid(), found.gid());
+            io::Result::Ok((found.mode(), with_owners.then_some(owner)))
+        };
+        Ok(attributes(changes)? == attributes(lower)? && fs::read_dir(changes)?.next().is_none())
+    }
+
     pub(crate) fn mounts(&self) -> Vec<PartMount> {
         let mount = |part: &Part| PartMount {
             name: part.name.clone(),
@@ -111,6 +188,22 @@ impl Image {
             lower: part.lower.clone(),
         };
         self.parts.iter().map(mount).collect()
+    }
+}
+
+/// Keeps an entry of the store, such as a layer, from being removed as long as a clone of it exists.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lease(Arc<()>);
+
+impl Lease {
+    /// What shows whether the lease still exists.
+    pub(crate) fn watch(&self) -> Weak<()> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// A lease that still exists.
+    pub(crate) fn existing(watched: &Weak<()>) -> Option<Lease> {
+        watched.upgrade().map(Lease)
     }
 }
 

@@ -46,6 +46,6 @@ pub use rollout_guest::{CopyLimits, FileLookup};
 pub use sandbox::{DestroyError, KeepError, RunningSandbox};
 pub use snapshot::SnapshotError;
 pub use spec::{Network, SandboxSpec};
-pub use store::{Stored, StoredKind, User, remove_unused, stored};
+pub use store::{StoreLimit, StoreLimiter, Stored, StoredKind, User, disk_use, remove_unused, stored};
 pub use support::{Mode, Support};
 pub use sweep::{SweepReport, sweep};

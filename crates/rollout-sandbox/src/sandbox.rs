@@ -18,6 +18,7 @@ use crate::{
     private::private_dir,
     process::{ExecError, SandboxCommand, SandboxProcess, Survivor, call},
     spec::{SPEC_FILE, SandboxSpec},
+    support::Mode,
     wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
 
@@ -193,12 +194,16 @@ impl RunningSandbox {
     /// system as the state directory.
     pub async fn commit(mut self, layer_dir: &Path) -> Result<Layer, KeepError> {
         self.stop_to_keep().await?;
-        let (upper, to) = (self.dir.join("upper"), layer_dir.to_owned());
+        let (upper, to, image) = (self.dir.join("upper"), layer_dir.to_owned(), self.spec.image.clone());
+        let with_owners = self.core.support.mode == Mode::Root;
         let moved = blocking_io(move || {
             fs::create_dir_all(&to)?;
             for part in fs::read_dir(upper)? {
                 let part = part?;
-                fs::rename(part.path(), to.join(part.file_name()))?;
+                // Each directory of a stack costs time in every sandbox that uses it.
+                if !image.is_unchanged(&part.file_name(), &part.path(), with_owners)? {
+                    fs::rename(part.path(), to.join(part.file_name()))?;
+                }
             }
             Layer::open(to)
         });

@@ -3,8 +3,8 @@
 //! A snapshot is a layer, stored like those of builds, next to a description of the image below it:
 //!
 //! ```text
-//! snapshots/<key>/<n>/<part>/    the changes, a directory for each part of the image
-//! snapshots/<key>/<n>/base.json  the image below, and marks that identify its layers
+//! snapshots/<key>/<id>/<part>/    the changes, a directory for each part of the image
+//! snapshots/<key>/<id>/base.json  the image below
 //! ```
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{
     blocking::blocking_io,
     engine::SandboxEngine,
     error::CreateError,
-    image::{Image, Layer},
+    image::{Image, Layer, Lease, SNAPSHOT_IDENTITY},
     sandbox::{KeepError, RunningSandbox},
     store::{
         SNAPSHOTS,
@@ -51,33 +51,34 @@ impl SandboxEngine {
     /// Finds the image that [`RunningSandbox::snapshot`] stored under a key.
     pub async fn snapshot(&self, key: &str) -> Result<Option<Image>, SnapshotError> {
         let fail = |source| SnapshotError::Store { path: self.state_dir().join(SNAPSHOTS).join(key), source };
-        let slot = self.snapshot_slot(key).await.map_err(fail)?;
-        self.find_snapshot(slot, key).await.map_err(fail)
+        let (slot, lease) = self.snapshot_slot(key).await.map_err(fail)?;
+        let found = self.find_snapshot(slot, key).await.map_err(fail)?;
+        Ok(found.map(|image| image.using([lease])))
     }
 
-    async fn snapshot_slot(&self, key: &str) -> io::Result<Slot> {
+    async fn snapshot_slot(&self, key: &str) -> io::Result<(Slot, Lease)> {
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the key may contain only letters and digits",
             ));
         }
-        self.core.lease(SNAPSHOTS, key).await?;
+        let lease = self.core.lease(SNAPSHOTS, key).await?;
         let (dir, key) = (self.state_dir().join(SNAPSHOTS), key.to_owned());
-        blocking_io(move || Slot::open(&dir, &key)).await
+        Ok((blocking_io(move || Slot::open(&dir, &key)).await?, lease))
     }
 
     async fn find_snapshot(&self, slot: Slot, key: &str) -> io::Result<Option<Image>> {
-        let (core, state_dir, key) = (self.core.clone(), self.state_dir().to_owned(), key.to_owned());
+        let (core, key) = (self.core.clone(), key.to_owned());
         blocking_io(move || {
             let Some(layer) = slot.finished() else { return Ok(None) };
             // A snapshot of another version, or on layers that no longer exist, is ignored.
             let Ok(base) = Base::read(&layer) else { return Ok(None) };
-            core.leases.take_image(&state_dir, &base.image)?;
-            if !base.is_there(&state_dir) {
+            let leases = core.leases.take_image(&base.image)?;
+            if !base.is_there() {
                 return Ok(None);
             }
-            Ok(Some(base.image.with_layer(&Layer::open(layer)?, identity(&key))))
+            Ok(Some(base.image.with_layer(&Layer::open(layer)?, identity(&key)).using(leases)))
         })
         .await
     }
@@ -96,16 +97,16 @@ impl RunningSandbox {
             return Err(fail(io::Error::new(io::ErrorKind::Unsupported, "the sandbox is preserved already")));
         }
         let engine = SandboxEngine { core: self.core.clone() };
-        let slot = engine.snapshot_slot(key).await.map_err(fail)?;
+        let (slot, lease) = engine.snapshot_slot(key).await.map_err(fail)?;
         let lock = slot.lock().await.map_err(fail)?;
         if engine.find_snapshot(slot, key).await.map_err(fail)?.is_some() {
             return Ok(false);
         }
-        let (image, state_dir) = (self.spec.image.clone(), engine.state_dir().to_owned());
+        let image = self.spec.image.clone();
         let begun = blocking_io(move || {
             let unfinished = lock.begin()?;
             // Written first, so that a full disk does not lose the sandbox.
-            let base = serde_json::to_vec(&Base::new(&state_dir, &image)?)?;
+            let base = serde_json::to_vec(&Base { image })?;
             fs::write(unfinished.scratch().join(BASE_FILE), base)?;
             Ok(unfinished)
         });
@@ -114,7 +115,7 @@ impl RunningSandbox {
         let dir = self.dir.clone();
         let layer = blocking_io(move || keep(&dir, unfinished)).await.map_err(fail)?;
         let mut spec = self.spec.clone();
-        spec.image = spec.image.with_layer(&layer, identity(key));
+        spec.image = spec.image.with_layer(&layer, identity(key)).using([lease]);
         *self = engine.create_in(self.dir.clone(), spec, None, &[]).await.map_err(SnapshotError::Restart)?;
         Ok(true)
     }
@@ -132,5 +133,5 @@ fn keep(dir: &Path, unfinished: Unfinished) -> io::Result<Layer> {
 }
 
 fn identity(key: &str) -> String {
-    format!("snapshot-{key}")
+    format!("{SNAPSHOT_IDENTITY}{key}")
 }

@@ -49,7 +49,7 @@ pub(crate) fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
          or lift the restriction with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
             .into()
     } else {
-        "run as root, or where this is itself a container start that one with more privileges \
+        "run as root; inside a container, start the container with more privileges \
          (docker run --privileged)"
             .into()
     }
@@ -65,7 +65,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
     }
     if !probe.upper_on_disk {
         notes.push(format!(
-            "{} cannot hold an overlay, so what environments write is kept in memory; put the state directory on a \
+            "{} cannot hold an overlay, so files of environments are kept in memory; put the state directory on a \
              disk file system",
             state_dir.display()
         ));
@@ -134,7 +134,7 @@ mod tests {
         let support = support(&probe, &Controllers::default(), Path::new("/state"));
         insta::assert_snapshot!(support.notes.join("\n"), @"
         without root privileges, environments have only the user root and cannot change the host's files in /usr
-        /state cannot hold an overlay, so what environments write is kept in memory; put the state directory on a disk file system
+        /state cannot hold an overlay, so files of environments are kept in memory; put the state directory on a disk file system
         on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them
         limits on CPUs are not enforced: cannot create cgroups for them
         limits on memory are not enforced: cannot create cgroups for them

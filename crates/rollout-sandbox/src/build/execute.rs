@@ -1,4 +1,4 @@
-//! Runs the steps of a planned stage in a sandbox.
+//! Runs the steps of a layer in a sandbox.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::context::{Context, CopyFailure, Selected, open_regular};
 use super::download::download;
 use super::error::ImageBuildError;
 use super::job::{Job, JobError};
-use super::log::Log;
+use super::log::StageLog;
 use super::parse::Location;
 use super::plan::{Action, Copy, Invocation, Run, Step};
 use super::transfer::{self, Piece};
@@ -21,19 +21,19 @@ use crate::wire::EntryOwners;
 /// The path of a `RUN <<EOF` script while it runs.
 const SCRIPT: &str = "/.rollout-script";
 
-/// A stage being built.
-pub(crate) struct Execution<'a> {
+/// A layer being built.
+pub(crate) struct Execution<'a, 'l> {
     pub(crate) sandbox: &'a RunningSandbox,
     pub(crate) context: &'a Arc<Context>,
     /// An existing directory for files on their way into the sandbox.
     pub(crate) scratch: &'a Path,
     pub(crate) network: Network,
-    pub(crate) log: &'a mut Log,
+    pub(crate) log: &'a mut StageLog<'l>,
     /// Whether files can have owners other than root.
     pub(crate) keep_owners: bool,
 }
 
-impl Execution<'_> {
+impl Execution<'_, '_> {
     /// Runs one step; a `COPY --from` takes its files from `other`.
     pub(crate) async fn step(
         &mut self,

@@ -6,7 +6,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::log::{Log, Tail};
+use super::log::{StageLog, Tail};
 use crate::process::{CommandExit, ExecError, ExitStatus, SandboxCommand, SandboxProcess, Stdio};
 use crate::sandbox::RunningSandbox;
 
@@ -45,7 +45,11 @@ impl Job {
     ///
     /// Processes that the command leaves running are killed, as at the end of a container: a layer stores only
     /// files.
-    pub(crate) async fn run(self, sandbox: &RunningSandbox, log: &mut Log) -> Result<Ended, JobError> {
+    pub(crate) async fn run(
+        self,
+        sandbox: &RunningSandbox,
+        log: &mut StageLog<'_>,
+    ) -> Result<Ended, JobError> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let output = Output { reader: pipe::Receiver::from_owned_fd(reader)?, log, tail: Tail::default() };
         let stdout = writer.try_clone()?;
@@ -65,13 +69,13 @@ impl Job {
     }
 }
 
-struct Output<'a> {
+struct Output<'a, 'l> {
     reader: pipe::Receiver,
-    log: &'a mut Log,
+    log: &'a mut StageLog<'l>,
     tail: Tail,
 }
 
-impl Output<'_> {
+impl Output<'_, '_> {
     async fn follow(mut self, mut process: SandboxProcess) -> Result<Ended, JobError> {
         let mut buffer = vec![0; 64 << 10];
         let exit = loop {

@@ -1,5 +1,6 @@
 //! The mounts of a `RUN --mount`: where their files are on the host, and what is left of them in the image.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use super::run_mount::MountKind;
 use super::transfer;
 use crate::blocking::blocking_io;
 use crate::engine::SandboxEngine;
+use crate::image::Lease;
 use crate::oci::hex;
 use crate::sandbox::RunningSandbox;
 use crate::store::{
@@ -28,7 +30,14 @@ pub(crate) struct Mounted {
     /// Files that exist only as places of mounts.
     pub(crate) placeholders: Vec<String>,
     /// Kept while the command uses the caches.
-    _locks: Vec<SlotLock>,
+    caches: BTreeMap<String, Cache>,
+}
+
+/// A cache that no other build uses meanwhile.
+struct Cache {
+    dir: PathBuf,
+    _lock: SlotLock,
+    _lease: Lease,
 }
 
 /// What is needed to prepare mounts.
@@ -49,14 +58,13 @@ impl Preparation<'_> {
         others: &[RunningSandbox],
         step: usize,
     ) -> Result<Mounted, CopyFailure> {
-        let mut mounted = Mounted::default();
+        let mut mounted = Mounted { caches: self.caches(run).await?, ..Mounted::default() };
         let mut others = others.iter();
         for (number, mount) in run.mounts.iter().enumerate() {
             let (source, is_file) = match &mount.kind {
                 MountKind::Tmpfs { size } => (MountSource::Memory { size: *size }, false),
-                MountKind::Cache { id, mode, owner, read_only } => {
-                    let (path, lock) = self.cache(id, *mode, *owner).await?;
-                    mounted._locks.push(lock);
+                MountKind::Cache { id, read_only, .. } => {
+                    let path = mounted.caches[id].dir.clone();
                     (MountSource::Host { path, read_only: *read_only }, false)
                 }
                 MountKind::Bind { from, source, writable } => {
@@ -98,16 +106,27 @@ impl Preparation<'_> {
         }
     }
 
+    /// Takes the caches of a command, each once and in the order of their names: two commands that wait for each other
+    /// would wait forever.
+    async fn caches(&self, run: &Run) -> Result<BTreeMap<String, Cache>, CopyFailure> {
+        let mut wanted = BTreeMap::new();
+        for mount in &run.mounts {
+            if let MountKind::Cache { id, mode, owner, .. } = &mount.kind {
+                wanted.entry(id).or_insert((*mode, *owner));
+            }
+        }
+        let mut caches = BTreeMap::new();
+        for (id, (mode, owner)) in wanted {
+            caches.insert(id.clone(), self.cache(id, mode, owner).await?);
+        }
+        Ok(caches)
+    }
+
     /// The directory of a cache. It is an entry of the store, like layers, and removed like them.
-    async fn cache(
-        &self,
-        id: &str,
-        mode: u32,
-        (user, group): (u32, u32),
-    ) -> Result<(PathBuf, SlotLock), CopyFailure> {
+    async fn cache(&self, id: &str, mode: u32, (user, group): (u32, u32)) -> Result<Cache, CopyFailure> {
         let key = format!("cache-{}", hex(&Sha256::digest(id)));
         let layers = self.engine.state_dir().join(store::LAYERS);
-        self.engine.core.lease(store::LAYERS, &key).await.map_err(CopyFailure::io(&layers))?;
+        let lease = self.engine.core.lease(store::LAYERS, &key).await.map_err(CopyFailure::io(&layers))?;
         let slot = Slot::open(&layers, &key).map_err(CopyFailure::io(&layers))?;
         let lock = slot.lock().await.map_err(CopyFailure::io(&layers))?;
         let dir = slot.dir().join("files");
@@ -123,6 +142,6 @@ impl Preparation<'_> {
             fs::set_permissions(&made, fs::Permissions::from_mode(mode))
         };
         blocking_io(make).await.map_err(CopyFailure::io(&dir))?;
-        Ok((dir, lock))
+        Ok(Cache { dir, _lock: lock, _lease: lease })
     }
 }

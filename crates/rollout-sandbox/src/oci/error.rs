@@ -17,7 +17,7 @@ pub enum PullError {
         source: oci_client::ParseError,
     },
     /// The registry was not reached, or refused.
-    #[error("the registry did not give {reference}")]
+    #[error("cannot pull {reference} from its registry")]
     Registry {
         /// The reference.
         reference: String,

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     blocking::blocking_io,
-    image::{Image, ImageConfig, Layer},
+    image::{Image, ImageConfig, Layer, Lease},
     support::Mode,
     tar_stream::invalid,
 };
@@ -106,12 +106,13 @@ impl RegistryImages {
         if found.layers.len() > MAX_LAYERS {
             return Err(Failure::Import(io::Error::other(format!("it has {} layers", found.layers.len()))));
         }
-        let mut layers = vec![self.skeleton().await.map_err(Failure::Store)?];
-        let mut keys = Vec::new();
+        let (skeleton, lease) = self.skeleton().await.map_err(Failure::Store)?;
+        let (mut layers, mut leases, mut keys) = (vec![skeleton], vec![lease], Vec::new());
         for (path, expected) in found.layers.iter().zip(&found.hashes) {
-            let (key, layer) = self.import_layer(path.clone(), expected.clone()).await?;
+            let (key, layer, lease) = self.import_layer(path.clone(), expected.clone()).await?;
             keys.push(key);
             layers.push(layer);
+            leases.push(lease);
         }
         let config = found.config;
         let digest = hex(&Sha256::digest(format!("{keys:?} {config:?}")));
@@ -121,7 +122,7 @@ impl RegistryImages {
         blocking_io(move || pulled.write(engine.state_dir()))
             .await
             .map_err(|error| Failure::Store(fail(error)))?;
-        Ok(Image::from_layers(&layers, config, format!("image-{digest}")))
+        Ok(Image::from_layers(&layers, config, format!("image-{digest}")).using(leases))
     }
 
     /// Unpacks a file with a layer, unless the store has it.
@@ -129,23 +130,24 @@ impl RegistryImages {
         &self,
         path: PathBuf,
         expected: Option<String>,
-    ) -> Result<(String, Layer), Failure> {
+    ) -> Result<(String, Layer, Lease), Failure> {
         let opened = path.clone();
         let hash = blocking_io(move || hash_file(&opened)).await.map_err(Failure::Import)?;
         if expected.is_some_and(|expected| expected != hash) {
             return Err(Failure::Import(invalid("a layer without the hash of its manifest")));
         }
         let key = format!("oci-{hash}");
-        let slot = self.slot(&key).await.map_err(Failure::Store)?;
+        let lease = self.lease(&key).await.map_err(Failure::Store)?;
+        let slot = self.slot(&key).map_err(Failure::Store)?;
         let fail = self.store_error();
         let open = |path| Layer::open(path).map_err(|error| Failure::Store(fail(error)));
         if let Some(layer) = slot.finished() {
-            return Ok((key, open(layer)?));
+            return Ok((key, open(layer)?, lease));
         }
         let lock = slot.lock().await.map_err(|error| Failure::Store(fail(error)))?;
         // Another process may have unpacked it.
         if let Some(layer) = slot.finished() {
-            return Ok((key, open(layer)?));
+            return Ok((key, open(layer)?, lease));
         }
         let owners = if self.engine.support().mode == Mode::Root { Owners::Kept } else { Owners::User };
         let unpacked = blocking_io(move || {
@@ -154,7 +156,7 @@ impl RegistryImages {
             unpack(File::open(path)?, &unfinished.layer().join(PART), owners)?;
             unfinished.finish()
         });
-        Ok((key, open(unpacked.await.map_err(Failure::Import)?)?))
+        Ok((key, open(unpacked.await.map_err(Failure::Import)?)?, lease))
     }
 }
 

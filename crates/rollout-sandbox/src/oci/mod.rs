@@ -35,7 +35,7 @@ use self::{
 use crate::{
     blocking::{blocking, blocking_io},
     engine::SandboxEngine,
-    image::{Image, ImageConfig, Layer},
+    image::{Image, ImageConfig, Layer, Lease},
     store::{LAYERS, slot::Slot},
     support::Mode,
 };
@@ -121,9 +121,9 @@ impl RegistryImages {
         let (engine, fail) = (self.engine.clone(), self.store_error());
         let found = blocking_io(move || {
             let Some(pulled) = PulledImage::read(engine.state_dir(), &name) else { return Ok(None) };
-            let mut layers = Vec::new();
+            let (mut layers, mut leases) = (Vec::new(), Vec::new());
             for key in [SKELETON].into_iter().chain(pulled.layers.iter().map(String::as_str)) {
-                engine.core.leases.take(LAYERS, key)?;
+                leases.push(engine.core.leases.take(LAYERS, key)?);
                 let slot = Slot::open(&engine.state_dir().join(LAYERS), key)?;
                 match slot.finished() {
                     Some(layer) => layers.push(Layer::open(layer)?),
@@ -131,7 +131,7 @@ impl RegistryImages {
                 }
             }
             let identity = format!("image-{}", pulled.digest.trim_start_matches("sha256:"));
-            Ok(Some(Image::from_layers(&layers, pulled.config, identity)))
+            Ok(Some(Image::from_layers(&layers, pulled.config, identity).using(leases)))
         });
         found.await.map_err(fail)
     }
@@ -161,7 +161,13 @@ impl RegistryImages {
                 .ok_or_else(|| invalid(format!("the layer {} has no SHA-256 hash", layer.digest)))?;
             keys.push(format!("oci-{hash}"));
         }
-        let mut layers = vec![self.skeleton().await?];
+        let mut leases = Vec::new();
+        for key in &keys {
+            leases.push(self.lease(key).await?);
+        }
+        let (skeleton, lease) = self.skeleton().await?;
+        leases.push(lease);
+        let mut layers = vec![skeleton];
         layers.extend(self.layers(&name, &manifest.layers, &keys, progress).await?);
         let identity = format!("image-{}", manifest.digest.trim_start_matches("sha256:"));
         let pulled = PulledImage {
@@ -172,23 +178,25 @@ impl RegistryImages {
         };
         let (engine, fail) = (self.engine.clone(), self.store_error());
         blocking_io(move || pulled.write(engine.state_dir())).await.map_err(fail)?;
-        Ok(Image::from_layers(&layers, config, identity))
+        Ok(Image::from_layers(&layers, config, identity).using(leases))
     }
 
     /// The image without files, `FROM scratch`.
     pub async fn scratch(&self) -> Result<Image, PullError> {
-        Ok(Image::from_layers(&[self.skeleton().await?], ImageConfig::default(), "scratch"))
+        let (skeleton, lease) = self.skeleton().await?;
+        Ok(Image::from_layers(&[skeleton], ImageConfig::default(), "scratch").using([lease]))
     }
 
     /// The lowest layer of every image: where a sandbox mounts what images do not contain.
-    async fn skeleton(&self) -> Result<Layer, PullError> {
-        let (slot, fail) = (self.slot(SKELETON).await?, self.store_error());
+    async fn skeleton(&self) -> Result<(Layer, Lease), PullError> {
+        let (lease, fail) = (self.lease(SKELETON).await?, self.store_error());
+        let slot = self.slot(SKELETON)?;
         let lock = match slot.finished() {
-            Some(path) => return Layer::open(path).map_err(fail),
+            Some(path) => return Ok((Layer::open(path).map_err(fail)?, lease)),
             None => slot.lock().await.map_err(&fail)?,
         };
         if let Some(path) = slot.finished() {
-            return Layer::open(path).map_err(fail);
+            return Ok((Layer::open(path).map_err(fail)?, lease));
         }
         let made = blocking_io(move || {
             let unfinished = lock.begin()?;
@@ -199,7 +207,7 @@ impl RegistryImages {
             fs::write(root.join("etc/resolv.conf"), "")?;
             Layer::open(unfinished.finish()?)
         });
-        made.await.map_err(fail)
+        Ok((made.await.map_err(fail)?, lease))
     }
 
     async fn layers(
@@ -211,7 +219,7 @@ impl RegistryImages {
     ) -> Result<Vec<Layer>, PullError> {
         let mut state = PullProgress { layers: 0, of: layers.len(), bytes: 0 };
         for (layer, key) in layers.iter().zip(keys) {
-            match self.slot(key).await?.finished() {
+            match self.slot(key)?.finished() {
                 Some(_) => state.layers += 1,
                 None => state.bytes += u64::try_from(layer.size).unwrap_or_default(),
             }
@@ -241,7 +249,7 @@ impl RegistryImages {
         layer: &OciDescriptor,
         key: &str,
     ) -> Result<(Layer, bool), PullError> {
-        let slot = self.slot(key).await?;
+        let slot = self.slot(key)?;
         let fail = self.store_error();
         let open = |path| Layer::open(path).map_err(&fail);
         if let Some(path) = slot.finished() {
@@ -267,10 +275,13 @@ impl RegistryImages {
         Ok((open(unpacked.await.map_err(&fail)?)?, true))
     }
 
-    async fn slot(&self, key: &str) -> Result<Slot, PullError> {
-        let fail = self.store_error();
-        self.engine.core.lease(LAYERS, key).await.map_err(&fail)?;
-        Slot::open(&self.engine.state_dir().join(LAYERS), key).map_err(&fail)
+    /// Uses a layer. Called before its slot is opened.
+    async fn lease(&self, key: &str) -> Result<Lease, PullError> {
+        self.engine.core.lease(LAYERS, key).await.map_err(self.store_error())
+    }
+
+    fn slot(&self, key: &str) -> Result<Slot, PullError> {
+        Slot::open(&self.engine.state_dir().join(LAYERS), key).map_err(self.store_error())
     }
 
     fn store_error(&self) -> impl Fn(std::io::Error) -> PullError + use<> {

@@ -4,21 +4,24 @@
 //! running engine has recorded it and no preserved sandbox is based on it.
 
 pub(crate) mod base;
+mod leases;
+mod limit;
 pub(crate) mod slot;
 
 use std::{
     collections::HashSet,
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Component, Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use rustix::fs::FlockOperation;
 
+pub use self::limit::{StoreLimit, StoreLimiter, disk_use};
+
+pub(crate) use self::leases::Leases;
+
 use self::{base::Base, slot::current_layer};
 use crate::{
-    image::Image,
     private::{private_dir, unique_id},
     spec::{SPEC_FILE, SandboxSpec},
     sweep::{self, USES, guard, sweep},
@@ -32,41 +35,6 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const REFERENCES: &str = "references";
 
 const RUN: &str = "run";
-
-/// The entries of the store that an engine uses until it ends.
-pub(crate) struct Leases {
-    run_dir: PathBuf,
-    taken: Mutex<HashSet<(&'static str, String)>>,
-}
-
-impl Leases {
-    pub(crate) fn new(run_dir: &Path) -> Leases {
-        Leases { run_dir: run_dir.to_owned(), taken: Mutex::default() }
-    }
-
-    /// Protects an entry from removal, whether or not it exists yet. Blocks.
-    pub(crate) fn take(&self, kind: &'static str, name: &str) -> io::Result<()> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let lease = (kind, name.to_owned());
-        if taken.contains(&lease) {
-            return Ok(());
-        }
-        let run = self.run_dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        let _guard = guard(run, FlockOperation::LockShared)?;
-        let mut uses = fs::File::options().append(true).create(true).open(self.run_dir.join(USES))?;
-        uses.write_all(format!("{kind}/{name}\n").as_bytes())?;
-        taken.insert(lease);
-        Ok(())
-    }
-
-    /// Protects all entries of the store that an image is stacked from.
-    pub(crate) fn take_image(&self, state_dir: &Path, image: &Image) -> io::Result<()> {
-        for (kind, name) in image.directories().filter_map(|dir| entry_key(state_dir, dir)) {
-            self.take(kind, &name)?;
-        }
-        Ok(())
-    }
-}
 
 /// The kind of a stored entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,28 +86,37 @@ pub fn stored(state_dir: &Path) -> io::Result<Vec<Stored>> {
 /// Blocks; the entries may be large. Engines may start and run meanwhile.
 pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
     let Ok(state_dir) = state_dir.canonicalize() else { return Ok(Vec::new()) };
+    remove(&state_dir, |mut found| {
+        found.retain(|stored| stored.used_by.is_none());
+        Ok(found)
+    })
+}
+
+/// Removes and returns the entries that `choose` returns, of all entries. It must not choose any in use.
+fn remove(
+    state_dir: &Path,
+    choose: impl FnOnce(Vec<Stored>) -> io::Result<Vec<Stored>>,
+) -> io::Result<Vec<Stored>> {
     let run = state_dir.join(RUN);
     private_dir(&run)?;
-    let mut unused = Vec::new();
+    let mut chosen;
     {
         let _guard = guard(&run, FlockOperation::LockExclusive)?;
+        chosen = choose(list(state_dir)?)?;
+        // Snapshots are removed before their lower layers, so that no snapshot is found without them.
+        chosen.sort_by_key(|stored| stored.kind != StoredKind::Snapshot);
         // Moved to the run directory, so that the next sweep finishes an interrupted removal.
         let trash = run.join(unique_id());
         fs::create_dir(&trash)?;
-        let mut found = list(&state_dir)?;
-        found.retain(|stored| stored.used_by.is_none());
-        // Snapshots are removed before their lower layers, so that no snapshot is found without them.
-        found.sort_by_key(|stored| stored.kind != StoredKind::Snapshot);
-        for (number, stored) in found.into_iter().enumerate() {
+        for (number, stored) in chosen.iter().enumerate() {
             fs::rename(&stored.path, trash.join(number.to_string())).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot remove {}: {error}", stored.path.display()))
             })?;
-            unused.push(stored);
         }
-        remove_references(&state_dir)?;
+        remove_references(state_dir)?;
     }
-    sweep(&state_dir)?;
-    Ok(unused)
+    sweep(state_dir)?;
+    Ok(chosen)
 }
 
 /// Removes the names of images whose layers are gone, and files that a killed process left.
@@ -163,8 +140,21 @@ fn remove_references(state_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Lists all entries. The caller holds the guard.
 fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
     let used = uses(state_dir)?;
+    let stored = |(kind, path): (StoredKind, PathBuf)| {
+        let used_by = match entry_key(state_dir, &path) {
+            Some(key) => used.by(&key),
+            None => Some(User::Engine),
+        };
+        Stored { kind, path, used_by }
+    };
+    Ok(entries(state_dir)?.into_iter().map(stored).collect())
+}
+
+/// The directories of all entries, without what uses them.
+fn entries(state_dir: &Path) -> io::Result<Vec<(StoredKind, PathBuf)>> {
     let mut found = Vec::new();
     for (kind, dir) in StoredKind::ALL {
         let entries = match fs::read_dir(state_dir.join(dir)) {
@@ -172,12 +162,7 @@ fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
             entries => entries?,
         };
         for entry in entries {
-            let path = entry?.path();
-            let used_by = match entry_key(state_dir, &path) {
-                Some(key) => used.by(&key),
-                None => Some(User::Engine),
-            };
-            found.push(Stored { kind, path, used_by });
+            found.push((kind, entry?.path()));
         }
     }
     Ok(found)
@@ -285,9 +270,8 @@ mod tests {
             state_with(&["images/host-a", "images/host-a.half", "images/host-b", "layers/k/1", "layers/l/1"]);
         let run_dir = state.path().join("run/engine");
         let lock = sweep::claim(&run_dir).unwrap();
-        let leases = Leases::new(&run_dir);
-        leases.take(IMAGES, "host-a").unwrap();
-        leases.take(LAYERS, "k").unwrap();
+        let leases = Leases::new(state.path(), &run_dir);
+        let _used = (leases.take(IMAGES, "host-a").unwrap(), leases.take(LAYERS, "k").unwrap());
         assert_eq!(removed(state.path()), ["images/host-b", "layers/l"]);
         drop(lock);
         assert_eq!(removed(state.path()), ["images/host-a", "images/host-a.half", "layers/k"]);
@@ -320,7 +304,7 @@ mod tests {
         write("kept.unfinished", r#"{"reference": "a", "layers": ["kept"]}"#);
         let run_dir = state.path().join("run/engine");
         let _lock = sweep::claim(&run_dir).unwrap();
-        Leases::new(&run_dir).take(LAYERS, "kept").unwrap();
+        let _used = Leases::new(state.path(), &run_dir).take(LAYERS, "kept").unwrap();
         assert_eq!(removed(state.path()), ["layers/gone"]);
         let left: Vec<_> =
             fs::read_dir(references).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -3,12 +3,14 @@
 //!
 //! ```text
 //! layers/<key>/lock          held while the key is built
-//! layers/<key>/<n>/          a finished layer; running sandboxes may use it, so it is never changed
+//! layers/<key>/<id>/         a finished layer; running sandboxes may use it, so it is never changed
 //! layers/<key>/current       a link to the newest finished layer
 //! layers/<key>/building-*/   a running build, or the leftovers of a killed one
 //! ```
 //!
-//! A layer is finished when `current` points to it. The link is replaced by an atomic rename.
+//! A layer is finished when `current` points to it. The link is replaced by an atomic rename. The id of a layer is
+//! random, so a path never stands for another layer, even if the first one was removed: layers and snapshots are built
+//! on paths.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -18,6 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rollout_guest::remove::remove_tree;
+
+use crate::private::unique_id;
+
+/// The characters of the id of a finished layer.
+pub(crate) const ID_CHARS: usize = 8;
 
 /// How long to wait between two attempts to take a lock that another build holds: short at first, then longer.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
@@ -132,17 +139,11 @@ impl Unfinished {
     /// Makes the written layer the current one and returns its path.
     pub(crate) fn finish(self) -> io::Result<PathBuf> {
         let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let mut generation = 1;
-        let layer = loop {
-            let layer = lock.slot.dir.join(generation.to_string());
-            if !layer.try_exists()? {
-                break layer;
-            }
-            generation += 1;
-        };
+        let id = &unique_id()[..ID_CHARS];
+        let layer = lock.slot.dir.join(id);
         fs::rename(self.layer(), &layer)?;
         let link = self.dir.join("current");
-        symlink(generation.to_string(), &link)?;
+        symlink(id, &link)?;
         fs::rename(link, current_layer(&lock.slot.dir))?;
         Ok(layer)
     }

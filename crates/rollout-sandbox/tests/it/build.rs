@@ -1,89 +1,15 @@
 //! Images built from Dockerfiles on the real engine.
 
-use std::error::Error;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollout_sandbox::build::{BuildRequest, Built, HostImages, ImageBuildError, LogSink, build};
-use rollout_sandbox::{EngineOptions, Network, SandboxEngine, SandboxLimits, SandboxSpec};
+use rollout_sandbox::build::ImageBuildError;
+use rollout_sandbox::{EngineOptions, SandboxEngine};
 
-use crate::common::{Host, out};
-
-/// A build context and a log.
-struct Project {
-    dir: tempfile::TempDir,
-}
-
-impl Project {
-    fn new(dockerfile: &str) -> Project {
-        let project = Project { dir: tempfile::tempdir().unwrap() };
-        project.write("Dockerfile", dockerfile);
-        project
-    }
-
-    fn context(&self) -> PathBuf {
-        self.dir.path().join("environment")
-    }
-
-    fn write(&self, path: &str, text: &str) -> PathBuf {
-        let path = self.context().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    async fn build_with(&self, engine: &SandboxEngine, no_cache: bool) -> Result<Built, ImageBuildError> {
-        let request = BuildRequest {
-            context: &self.context(),
-            dockerfile: &self.context().join("Dockerfile"),
-            no_cache,
-            network: Network::None,
-            limits: SandboxLimits::default(),
-            log: LogSink::append(&self.dir.path().join("log")).unwrap(),
-        };
-        build(
-            engine,
-            request,
-            &HostImages::new(engine.clone(), vec!["base".to_owned(), "other:*".to_owned()]),
-        )
-        .await
-    }
-
-    async fn build(&self, host: &Host) -> Result<Built, ImageBuildError> {
-        self.build_with(&host.engine, false).await
-    }
-
-    /// Builds the image and runs a script in it.
-    async fn look(&self, host: &Host, script: &str) -> String {
-        let built = self.build(host).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        look(host, &built, script).await
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
-    }
-}
-
-async fn look(host: &Host, built: &Built, script: &str) -> String {
-    let spec = SandboxSpec { image: built.image.clone(), ..host.spec().await };
-    let sandbox = host.engine.create(spec).await.unwrap();
-    let seen = out(&sandbox, script).await;
-    sandbox.destroy().await.unwrap();
-    seen
-}
-
-/// An error with its causes, as a user reads it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
+use crate::common::Host;
+use crate::project::{Project, chain, look};
 
 async fn failure(host: &Host, dockerfile: &str) -> String {
     let project = Project::new(dockerfile);
@@ -386,12 +312,14 @@ async fn the_same_content_is_built_once_and_changed_content_again() {
     let first = project.build(&host).await.unwrap();
     project.write("unused", "not copied, so not part of the key");
     let second = project.build(&host).await.unwrap();
-    assert_eq!((first.cached, second.cached, &first.key), (false, true, &second.key));
+    assert_eq!((first.cached, second.cached), (false, true));
+    assert_eq!(first.image.identity(), second.image.identity());
     let id = look(&host, &first, "cat /id").await;
     assert_eq!(look(&host, &second, "cat /id").await, id);
 
     let anew = project.build_with(&host.engine, true).await.unwrap();
-    assert_eq!((anew.cached, &anew.key), (false, &first.key));
+    assert!(!anew.cached);
+    assert_ne!(anew.image.identity(), first.image.identity(), "the files are others");
     assert_ne!(look(&host, &anew, "cat /id").await, id);
     assert_eq!(look(&host, &first, "cat /id").await, id, "an image in use keeps its files");
     let replaced = look(&host, &project.build(&host).await.unwrap(), "cat /id").await;
@@ -400,7 +328,7 @@ async fn the_same_content_is_built_once_and_changed_content_again() {
     project.write("f", "2");
     let changed = project.build(&host).await.unwrap();
     assert!(!changed.cached);
-    assert_ne!(changed.key, first.key);
+    assert_ne!(changed.image.identity(), first.image.identity());
 }
 
 #[tokio::test]
@@ -508,7 +436,7 @@ async fn a_dockerfile_that_links_out_of_its_directory_is_not_read() {
 const AS_NOBODY: &str = "ROLLOUT_BUILD_TEST_DIR";
 
 /// Reruns the named test as the user `nobody`, with copies of the programs that this user may read.
-fn again_as_nobody(test: &str) {
+fn again_as_ordinary_user(test: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     for (from, name) in [
         (std::env::current_exe().unwrap(), "test"),
@@ -533,7 +461,7 @@ fn again_as_nobody(test: &str) {
 #[tokio::test]
 async fn an_ordinary_user_can_build_what_needs_no_other_user() {
     if rustix::process::geteuid().is_root() {
-        return again_as_nobody("an_ordinary_user_can_build_what_needs_no_other_user");
+        return again_as_ordinary_user("an_ordinary_user_can_build_what_needs_no_other_user");
     }
     let state = tempfile::tempdir().unwrap();
     let helper = match std::env::var_os(AS_NOBODY) {

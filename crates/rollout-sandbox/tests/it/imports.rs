@@ -211,12 +211,14 @@ async fn a_killed_import_leaves_a_usable_store() {
     let layer = Path::new(json["parts"][0]["lower"][0].as_str().unwrap());
     assert_eq!(fs::read_dir(layer.join("files")).unwrap().count(), MANY);
     let slot = layer.parent().unwrap().parent().unwrap();
+    let mut expected = [layer.parent().unwrap().file_name().unwrap(), "current".as_ref(), "lock".as_ref()];
+    expected.sort();
     // Temporary files of an import are removed in the background.
     let began = std::time::Instant::now();
     loop {
         let mut left: Vec<_> = fs::read_dir(slot).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        if left == ["1", "current", "lock"] {
+        if left == expected {
             break;
         }
         assert!(began.elapsed() < std::time::Duration::from_secs(120), "killed imports left {left:?}");

@@ -13,7 +13,7 @@ const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
 const NOBODY: u32 = 65534;
 
 /// Reruns the named test as the user `nobody`, with copies of the programs that this user may read.
-fn run_as_nobody(test: &str) {
+fn run_as_ordinary_user(test: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
@@ -39,7 +39,7 @@ fn run_as_nobody(test: &str) {
     assert!(status.success());
 }
 
-/// The directory prepared by [`run_as_nobody`], or a new one if an ordinary user runs the test.
+/// The directory prepared by [`run_as_ordinary_user`], or a new one if an ordinary user runs the test.
 fn prepared() -> Option<std::path::PathBuf> {
     std::env::var_os(DIRECTORY).map(Into::into)
 }
@@ -109,7 +109,7 @@ async fn everything_but_other_users_works_without_root() {
             check(&SandboxEngine::start(options).await.unwrap()).await;
         }
         None if rustix::process::geteuid().is_root() => {
-            run_as_nobody("user::everything_but_other_users_works_without_root");
+            run_as_ordinary_user("user::everything_but_other_users_works_without_root");
         }
         None => {
             let state = tempfile::tempdir().unwrap();
