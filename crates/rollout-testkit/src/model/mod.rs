@@ -116,7 +116,7 @@ impl ModelServer {
 
     /// The number of requests for a reply so far.
     pub fn served(&self) -> usize {
-        self.shared.served.load(Ordering::Relaxed)
+        self.shared.served.load(Ordering::Acquire)
     }
 
     /// The number of connections so far.

@@ -119,22 +119,28 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
     }
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| CutHere)?.to_bytes();
-    let number = shared.served.fetch_add(1, Ordering::Relaxed);
     let script = match &shared.script.0 {
-        Kind::Fixed(fixed) => return Ok(fixed.reply(dialect, head.uri.path(), &body)),
+        Kind::Fixed(fixed) => {
+            shared.served.fetch_add(1, Ordering::Relaxed);
+            return Ok(fixed.reply(dialect, head.uri.path(), &body));
+        }
         Kind::By(script) => script,
     };
     let headers = head.headers.iter();
-    let request = Arc::new(ModelRequest {
-        number,
-        dialect,
-        path: head.uri.path().to_owned(),
-        headers: headers
-            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
-            .collect(),
-        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
-    });
-    locked(&shared.requests).push(Arc::clone(&request));
+    let headers = headers
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect();
+    let path = head.uri.path().to_owned();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let request = {
+        let mut requests = locked(&shared.requests);
+        let number = requests.len();
+        let request = Arc::new(ModelRequest { number, dialect, path, headers, body });
+        requests.push(Arc::clone(&request));
+        // Counted last, so that every counted request is in the list.
+        shared.served.fetch_add(1, Ordering::Release);
+        request
+    };
     let checked = validate(&request, locked(&shared.key).as_deref());
     if let Err((status, message)) = checked {
         let response = refuse(dialect, status, &message);
@@ -153,7 +159,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
     }
     let rendering = Rendering {
         asked: request.asked(),
-        number,
+        number: request.number,
         model: request.model(),
         prompt_ids: token::prompt_ids(&request.body),
     };

@@ -181,7 +181,7 @@ async fn thoughts_come_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn refusals_and_reasons_to_stop_are_told() {
+async fn refusals_and_reasons_to_stop_are_reported() {
     let server = ModelServer::sequence([
         ModelReply::empty().refusal("I will not"),
         ModelReply::empty().refusal("I will not"),
@@ -198,7 +198,7 @@ async fn refusals_and_reasons_to_stop_are_told() {
 }
 
 #[tokio::test]
-async fn usage_is_told_in_the_words_of_the_dialect() {
+async fn usage_is_reported_in_the_fields_of_the_dialect() {
     let counts = TokenCounts {
         prompt: 100,
         cached: 60,
@@ -233,7 +233,7 @@ async fn usage_is_told_in_the_words_of_the_dialect() {
 }
 
 #[tokio::test]
-async fn tokens_are_told_to_those_who_ask() {
+async fn tokens_are_returned_if_they_are_requested() {
     let reply = ModelReply::text("a b").tokens(&[1, 2, 3], &[(7, -0.5), (8, -1.5)]);
     let server = ModelServer::always(reply.clone());
     let body = value(chat(&server, json!({}))).await;
@@ -430,7 +430,7 @@ async fn requests_are_kept_with_their_headers() {
 }
 
 #[tokio::test]
-async fn requests_out_of_form_are_refused_and_told_to_the_test() {
+async fn malformed_requests_are_rejected_and_reported_to_the_test() {
     let server = ModelServer::echo();
     let unanswered = json!({"messages": [
         {"role": "user", "content": "hi"},
@@ -455,7 +455,7 @@ async fn requests_out_of_form_are_refused_and_told_to_the_test() {
 }
 
 #[tokio::test]
-async fn a_server_with_a_key_lets_nobody_else_in() {
+async fn a_server_with_a_key_rejects_other_clients() {
     let server = ModelServer::echo().key("right");
     let status = async |request: RequestBuilder| request.send().await.unwrap().status().as_u16();
     assert_eq!(status(chat(&server, json!({}))).await, 401);

@@ -269,7 +269,7 @@ async fn a_stream_waits_in_the_middle_until_the_test_lets_it_go() {
     hold.waiting(1).await;
     let first = response.chunk().await.unwrap().unwrap();
     assert!(first.starts_with(b"data: {"));
-    // Whoever leaves in the middle of a stream is noticed too.
+    // A client that closes its connection in the middle of a stream is noticed too.
     drop(response);
     hold.waiting(0).await;
 }
