@@ -149,6 +149,9 @@ pub enum Event {
         index: TrialIndex,
         /// The result.
         result: Arc<TrialResult>,
+        /// What a rollout or a question that is not solved ended with, on one line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        evidence: Option<String>,
     },
     /// A running trial was interrupted by a cancellation.
     TrialSkipped {

@@ -154,14 +154,7 @@ impl TrialResult {
 
     /// Whether the trial counts as completed, failed or skipped.
     pub fn standing(&self) -> Standing {
-        match &self.error {
-            None => Standing::Completed,
-            Some(error) if error.kind.fails_scored_trials() => Standing::Failed,
-            Some(_) if self.reward.is_some() => Standing::Completed,
-            // With the verifier disabled there is no reward, so a teardown error does not fail the trial.
-            Some(error) if error.kind == ErrorType::EnvironmentTeardownFailed => Standing::Completed,
-            Some(_) => Standing::Failed,
-        }
+        Standing::of(self.reward, self.error.as_ref().map(|error| error.kind))
     }
 }
 
@@ -193,6 +186,20 @@ pub enum Standing {
     Failed,
     /// A cancelled job did not finish it.
     Skipped,
+}
+
+impl Standing {
+    /// The standing of a finished trial with this reward and this error.
+    pub fn of(reward: Option<f64>, error: Option<ErrorType>) -> Self {
+        match error {
+            None => Self::Completed,
+            Some(kind) if kind.fails_scored_trials() => Self::Failed,
+            Some(_) if reward.is_some() => Self::Completed,
+            // With the verifier disabled there is no reward, so a teardown error does not fail the trial.
+            Some(ErrorType::EnvironmentTeardownFailed) => Self::Completed,
+            Some(_) => Self::Failed,
+        }
+    }
 }
 
 /// The usage that an agent reported.
@@ -278,8 +285,12 @@ impl CallTotals {
 
     /// The calls of a trial; None if it did not use the gateway.
     pub fn of(result: &TrialResult) -> Option<Self> {
-        let (calls, usage) = (result.model_calls.as_ref()?, result.usage.unwrap_or_default());
-        Some(Self {
+        Some(Self::new(result.model_calls.as_ref()?, result.usage.unwrap_or_default()))
+    }
+
+    /// The calls of a trial with their usage.
+    pub fn new(calls: &ModelCalls, usage: AgentUsage) -> Self {
+        Self {
             calls: calls.calls,
             turns: calls.turns,
             tool_calls: calls.tool_calls,
@@ -287,7 +298,7 @@ impl CallTotals {
             input_tokens: usage.input_tokens.unwrap_or_default(),
             output_tokens: usage.output_tokens.unwrap_or_default(),
             cached_tokens: usage.cached_tokens.unwrap_or_default(),
-        })
+        }
     }
 
     /// Adds other calls.

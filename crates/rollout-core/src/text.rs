@@ -99,7 +99,7 @@ pub fn first_line(text: &str) -> String {
 
 /// Cuts a text to at most `width` characters, with an ellipsis at the cut.
 pub fn fit(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
+    if text.len() <= width || text.chars().count() <= width {
         return text.to_owned();
     }
     let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
@@ -107,6 +107,22 @@ pub fn fit(text: &str, width: usize) -> String {
         cut.push('…');
     }
     cut
+}
+
+/// Quotes a text as one word of a shell, if that is needed.
+///
+/// ```
+/// use rollout_core::text::shell_quoted;
+///
+/// assert_eq!(shell_quoted("jobs/first"), "jobs/first");
+/// assert_eq!(shell_quoted("it's; rm"), r"'it'\''s; rm'");
+/// ```
+pub fn shell_quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// Returns the start of a text, short enough for a message.

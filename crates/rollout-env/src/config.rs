@@ -4,7 +4,7 @@ use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Form, Section, Value,
     diagnostic::{nearest, quoted},
-    forms::{bytes, bytes_or_mebibytes, cpus, expanded_mapping, flag, word},
+    forms::{bytes, bytes_or_mebibytes, bytes_or_zero, cpus, expanded_mapping, flag, word},
 };
 use serde_json::json;
 
@@ -21,8 +21,10 @@ pub struct EnvironmentConfig {
     pub preserve: PreservePolicy,
     /// How long the images of tasks are kept; depends on the size of the dataset if absent.
     pub keep_images: Option<KeepImages>,
-    /// The free space to keep on the engine's disk.
+    /// The free space to keep on the disk of the images.
     pub free_disk: Option<Bytes>,
+    /// The largest size of what native environments store.
+    pub store_size: Option<Bytes>,
     /// Settings of the provider, with `${VAR}` expanded.
     pub provider_config: serde_json::Map<String, serde_json::Value>,
     /// Replaces the task's CPUs.
@@ -31,6 +33,18 @@ pub struct EnvironmentConfig {
     pub override_memory: Option<Bytes>,
     /// Replaces the task's storage.
     pub override_storage: Option<Bytes>,
+}
+
+/// The free space to keep, unless the job sets another one. With less, `doctor` warns.
+#[cfg(any(feature = "docker", feature = "native"))]
+const DEFAULT_FREE_DISK: u64 = 5 << 30;
+
+#[cfg(any(feature = "docker", feature = "native"))]
+impl EnvironmentConfig {
+    /// The free space to keep on the disk of the images, in bytes, if any.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        Some(self.free_disk.map_or(DEFAULT_FREE_DISK, |bytes| bytes.0)).filter(|bytes| *bytes > 0)
+    }
 }
 
 impl std::fmt::Debug for EnvironmentConfig {
@@ -43,6 +57,7 @@ impl std::fmt::Debug for EnvironmentConfig {
             .field("preserve", &self.preserve)
             .field("keep_images", &self.keep_images)
             .field("free_disk", &self.free_disk)
+            .field("store_size", &self.store_size)
             .field("provider_config", &self.provider_config.keys())
             .field("override_cpus", &self.override_cpus)
             .field("override_memory", &self.override_memory)
@@ -122,7 +137,8 @@ rollout_settings::settings! {
         /// The provider. When absent: docker if an engine answers, otherwise native.
         ///
         /// See [docker](docker.md), [native](native.md), [kubernetes](kubernetes.md), also written `k8s`, and
-        /// [clouds](clouds.md). If the job has a setting that only docker or native supports, that one is used.
+        /// [clouds](clouds.md). If the job has a setting that only docker or only native supports, the one that
+        /// supports it is used.
         kind as "type" = word(&ENVIRONMENT_TYPES)
             .read_by(environment_type)
             .kind("`docker`, `native`, `kubernetes`, `daytona`, `e2b`, `fly`, `modal`")
@@ -139,22 +155,29 @@ rollout_settings::settings! {
         ///
         /// `on_failure`: the trial had an error, or a reward below 1. `true` means `always`.
         preserve as "preserve_env" = preserve()
-            .alias("preserveEnv", "Another spelling of `preserve_env`: true means always.", preserve())
+            .alias("preserveEnv", "Another name for `preserve_env`; `true` means `always`.", preserve())
             .or(PreservePolicy::Never)
             .unset("`never`"),
-        /// How long the images that Rollout makes of tasks are kept on a docker engine.
+        /// How long the images of tasks that Rollout made are kept on a docker engine, or protected in the native store.
         ///
-        /// `until_done`: until the last trial of the job that needs them has ended. `never`: while a trial uses them.
-        /// Images that were only pulled are never removed. See [disk space](docker.md#disk-space).
+        /// `until_done`: until the last trial of the job that needs the image has ended. `never`: only while a trial
+        /// uses the image. Images that were only pulled are never removed from an engine. See disk space on
+        /// [docker](docker.md#disk-space) and [native](native.md#disk-space).
         keep_images = word(&KEEP_IMAGES)
             .optional()
             .unset("`until_done` for datasets of more than 50 tasks, else `always`")
             .unhashed(),
-        /// The free space to keep on the disk of a docker engine.
+        /// The free space to keep on the disk of a docker engine, or of the native store.
         ///
-        /// Before an image is prepared, images that Rollout made are removed until so much is free, the least recently
-        /// used first. 0 removes nothing. See [disk space](docker.md#disk-space).
-        free_disk = bytes().optional().unset("`5Gi`").unhashed(),
+        /// Before an image is prepared, images that Rollout made are removed until this much space is free, the least
+        /// recently used ones first. 0 removes nothing. See disk space on [docker](docker.md#disk-space) and
+        /// [native](native.md#disk-space).
+        free_disk = bytes_or_zero().optional().unset("`5Gi`").unhashed(),
+        /// The largest size of the images, layers and snapshots that native environments store.
+        ///
+        /// Before an image is prepared, those that no running job and no preserved environment uses are removed until
+        /// the rest fits, the least recently used first. See [disk space](native.md#disk-space).
+        store_size = bytes().optional().unset("no limit").unhashed(),
         /// Settings of the provider. `${VAR}` and `${VAR:-default}` are expanded.
         ///
         /// See [docker](docker.md#settings), [native](native.md#settings), [kubernetes](kubernetes.md#settings) and

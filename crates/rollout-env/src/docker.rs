@@ -234,7 +234,7 @@ impl Provider for Docker {
             },
             Demand::Privileged if self.settings.allow_privileged => None,
             Demand::Privileged => {
-                Some("such a container controls the engine's machine; `provider_config.allow_privileged: true` allows it".to_owned())
+                Some("a privileged container controls the engine's machine; `provider_config.allow_privileged: true` allows it".to_owned())
             }
         }
     }
@@ -329,7 +329,8 @@ impl Docker {
     ) -> Result<Box<dyn Environment>, EnvironmentError> {
         self.check_resources(&spec)?;
         if spec.container.is_some_and(ContainerSettings::is_powerful) && !self.settings.allow_privileged {
-            let reason = "privileged containers are not allowed: see `provider_config.allow_privileged`";
+            let reason =
+                "privileged containers are not allowed; `provider_config.allow_privileged: true` allows them";
             return Err(EnvironmentError::Refused(reason.to_owned()));
         }
         let own_user = spec.container.and_then(|container| container.user.clone());
@@ -380,8 +381,8 @@ async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), NotSt
             let mut names: Vec<String> = networks.into_iter().filter_map(|network| network.name).collect();
             names.sort();
             Err(NotStarted::Settings(format!(
-                "network is {network:?}, which the engine does not have; it has {}. Rollout creates none: \
-                 `docker network create` does",
+                "network is {network:?}, which the engine does not have; it has {}. Create it with \
+                 `docker network create`, or change provider_config.network",
                 listed(names)
             )))
         }

@@ -10,13 +10,13 @@ use std::{
     collections::HashMap,
     fs, io,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
 use rollout_sandbox::{
     CreateError, EngineOptions, Image, Network, PreservedLock, SandboxEngine, SandboxEngineError,
-    SandboxLimits, SandboxSpec,
+    SandboxLimits, SandboxSpec, StoreLimit, StoreLimiter,
     build::{BuildRequest, ImageBuildError, LogSink, build, inspect},
 };
 
@@ -67,13 +67,16 @@ pub(super) struct Settings {
     keys: NativeKeys,
     /// Whether the job itself sets a storage limit, so that a note reports whether it is enforced.
     wants_storage: bool,
+    store_limit: StoreLimit,
 }
 
 impl Settings {
     /// Reads the settings; an error lists all invalid ones.
     pub(super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         let keys = read_json::<NativeKeys>("provider_config", &config.provider_config)?;
-        Ok(Self { keys, wants_storage: config.override_storage.is_some() })
+        let size = config.store_size.map(|bytes| bytes.0);
+        let store_limit = StoreLimit { size, free: config.free_bytes() };
+        Ok(Self { keys, wants_storage: config.override_storage.is_some(), store_limit })
     }
 }
 
@@ -86,6 +89,7 @@ pub(super) struct Native {
     notes: Vec<String>,
     prepared: Preparations,
     images: Mutex<HashMap<String, Image>>,
+    limiter: Arc<Mutex<StoreLimiter>>,
 }
 
 impl Native {
@@ -102,6 +106,7 @@ impl Native {
         if settings.wants_storage {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
         }
+        let limiter = StoreLimiter::new(engine.state_dir(), settings.store_limit);
         Ok(Self {
             engine,
             bases,
@@ -110,7 +115,20 @@ impl Native {
             notes,
             prepared: Preparations::default(),
             images: Mutex::default(),
+            limiter: Arc::new(Mutex::new(limiter)),
         })
+    }
+
+    /// Removes what nothing uses from the store, if it is larger than it may be.
+    async fn limit_store(&self) {
+        match self.engine.limit_store(&self.limiter).await {
+            Ok(removed) => {
+                for entry in removed {
+                    tracing::info!(path = %entry.path.display(), "removed a layer that was not used for long");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot make room in the image store"),
+        }
     }
 
     async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -244,7 +262,23 @@ impl Provider for Native {
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
-        self.prepared.once(request, self.image_of(request)).await
+        let work = async {
+            self.limit_store().await;
+            self.image_of(request).await
+        };
+        self.prepared.once(request, work).await
+    }
+
+    async fn discard_images(&self, task_dir: &Path) {
+        {
+            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            for reference in self.prepared.take_below(task_dir) {
+                if let Some(image) = images.remove(&reference) {
+                    images.retain(|_, other| !other.is_snapshot_of(&image));
+                }
+            }
+        }
+        self.limit_store().await;
     }
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {

@@ -49,7 +49,7 @@ impl Preparations {
     }
 
     /// Forgets the images of contexts below a directory, and returns those that no other context has.
-    #[cfg(feature = "docker")]
+    #[cfg(any(feature = "docker", feature = "native"))]
     pub(super) fn take_below(&self, dir: &std::path::Path) -> Vec<String> {
         let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let reference = |cell: &Arc<Preparation>| match cell.get() {

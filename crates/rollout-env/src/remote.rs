@@ -1,7 +1,7 @@
 //! Cloud sandboxes: one provider for all vendors.
 //!
 //! A vendor offers little: images, creation with labels and a lifetime, a byte stream to the [guest](super::guest),
-//! deletion, a list. Its [`Backend`] is a client for that. Retries, idempotent creation, sessions that survive lost
+//! deletion, a list. Its `Backend` is a client for that. Retries, idempotent creation, sessions that survive lost
 //! connections, the deletion of leftovers and the cost are the same for all, and are here.
 
 mod backend;

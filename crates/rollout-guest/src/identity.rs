@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_number_needs_no_entry() {
         assert_eq!(ids("4242"), Some((4242, 0, vec![0], "/".into())));
-        assert_eq!(ids("nobody-here"), None);
+        assert_eq!(ids("unknown-user"), None);
         assert_eq!(ids("broken"), None);
     }
 

@@ -175,10 +175,18 @@ pub fn command() -> Form<Vec<String>> {
 }
 
 fn quantity<T: Display + 'static>(read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static) -> Form<T> {
-    let schema = || {
+    quantity_from("exclusiveMinimum", read)
+}
+
+/// A quantity from 0 on; `bound` is the key of a schema that says whether 0 is one.
+fn quantity_from<T: Display + 'static>(
+    bound: &'static str,
+    read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static,
+) -> Form<T> {
+    let schema = move || {
         let pattern = r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,4})?$";
         json!({ "anyOf": [
-            { "type": "number", "exclusiveMinimum": 0 },
+            { "type": "number", bound: 0 },
             { "type": "string", "pattern": pattern },
         ] })
     };
@@ -195,6 +203,11 @@ pub fn cpus() -> Form<Cpus> {
 /// An amount of memory or storage.
 pub fn bytes() -> Form<Bytes> {
     quantity(|section, key| section.bytes(key))
+}
+
+/// An amount of memory or storage, or 0.
+pub fn bytes_or_zero() -> Form<Bytes> {
+    quantity_from("minimum", |section, key| section.bytes_or_zero(key))
 }
 
 /// An amount of memory or storage, also in mebibytes under another key; `read` chooses between them.

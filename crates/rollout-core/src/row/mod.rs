@@ -4,7 +4,9 @@ mod question;
 mod reading;
 mod rollout;
 
-pub use question::{Kept, TOOL_NAMES, TOTAL_TURNS, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+pub use question::{
+    Kept, PREDICTED_ANSWER, TOOL_NAMES, TOTAL_TURNS, TaskResult, ToolCallRecord, Trajectory, Unnumbered,
+};
 
 /// The stop condition of a rollout that timed out.
 pub const STOPPED_BY_TIMEOUT: &str = "timeout_reached";

@@ -10,6 +10,8 @@ use serde_json::{Map, Value, json};
 use super::rollout::{OutputError, OutputUsage, RolloutOutput, Timing};
 use crate::message::{Message, Messages, Role};
 
+/// The column with the answer to a question.
+pub const PREDICTED_ANSWER: &str = "predicted_answer";
 /// The column with the number of responses of the model.
 pub const TOTAL_TURNS: &str = "total_turns";
 /// The column with the names of the available tools.
@@ -217,7 +219,7 @@ impl TryFrom<TaskResult> for RolloutOutput {
     fn try_from(result: TaskResult) -> Result<Self, Unnumbered> {
         let mut columns = Map::new();
         columns.insert("task_id".to_owned(), result.task_id.clone().into());
-        columns.insert("predicted_answer".to_owned(), result.predicted_answer.into());
+        columns.insert(PREDICTED_ANSWER.to_owned(), result.predicted_answer.into());
         let turns =
             result.trajectory.as_ref().map(|trajectory| trajectory.total_turns).or(result.total_turns);
         if let Some(turns) = turns {

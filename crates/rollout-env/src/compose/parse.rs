@@ -137,7 +137,7 @@ impl Context<'_> {
             let known: Vec<&str> = keys.read.iter().chain(keys.ignored).copied().collect();
             let hint = match nearest(&entry.key, &known) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => "the task would be another one without it".to_owned(),
+                None => "the task would have a different meaning without it".to_owned(),
             };
             self.unsupported(entry.key_span, &quoted(&section.at(&entry.key)), &hint);
         }

@@ -25,7 +25,7 @@ use crate::host::DockerAccess;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The timeout for an engine to describe itself. A busy one takes seconds.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout for the start of an answer to any call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);

@@ -287,7 +287,7 @@ pub(super) fn start(error: &Error) -> EnvironmentError {
         return EnvironmentError::Refused(format!("the container does not start: {words}"));
     }
     let next = if words.contains("address pool") || words.contains("no available IPv4 addresses") {
-        "; the network has no free address; `docker network prune` frees those of unused networks"
+        "; the network has no free address; `docker network prune` frees the addresses of unused networks"
     } else if words.contains("port is already allocated") {
         "; another container uses the port"
     } else if is_disk_full(&words) {

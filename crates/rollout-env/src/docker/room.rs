@@ -109,7 +109,7 @@ impl Engine {
         if self.inner.builder == Builder::BuildKit && is_short().await {
             let Some(unused) = prune_after else {
                 return tracing::warn!(
-                    "the engine's disk is short of space; its build cache stays unless \
+                    "the engine's disk is nearly full; its build cache is kept unless \
                      `provider_config.prune_build_cache_after_sec` is set"
                 );
             };

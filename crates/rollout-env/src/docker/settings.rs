@@ -25,9 +25,6 @@ pub(in super::super) enum Builder {
     BuildKit,
 }
 
-/// The free space to keep on the engine's disk, unless the job sets another one. With less, `doctor` warns.
-const DEFAULT_FREE_DISK: u64 = 5 * 1024 * 1024 * 1024;
-
 /// A hundred years.
 const MAX_PRUNE_AFTER_SEC: u64 = 100 * 366 * 24 * 3600;
 
@@ -59,7 +56,7 @@ rollout_settings::settings! {
             Some(section.sections::<MountKeys>(key).iter().filter_map(mount).collect())
         })
         .kind("list of `{type, source, target, read_only}`"),
-        /// Needs the NVIDIA Container Toolkit on the engine's machine.
+        /// The GPUs of containers. Needs the NVIDIA Container Toolkit on the engine's machine.
         pub(super) gpus: Option<DeviceRequest> = gpus().optional(),
         /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
@@ -77,9 +74,10 @@ rollout_settings::settings! {
         pub(super) allow_privileged: bool = flag(false),
         /// The engine's builder for images.
         pub(super) builder: Option<Builder> = word(&BUILDERS).optional().unset("BuildKit where the engine has it"),
-        /// Lets `environment.free_disk` also remove BuildKit's cache that no build used for so many seconds.
+        /// Lets `environment.free_disk` also remove the parts of BuildKit's cache that no build used for this many
+        /// seconds.
         ///
-        /// The engine does not record which program filled its cache, so that of other programs is removed too.
+        /// The engine does not record which program filled its cache, so the cache of other programs is removed too.
         pub(super) prune_build_cache_after_sec: Option<u64> =
             whole(0..=MAX_PRUNE_AFTER_SEC).optional().unset("never"),
     }
@@ -133,8 +131,7 @@ impl Settings {
     /// Reads the settings; an error lists all invalid ones.
     pub(in super::super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         let settings = Self::read_map(&config.provider_config, config.override_storage.is_some())?;
-        let free_disk = config.free_disk.map_or(DEFAULT_FREE_DISK, |bytes| bytes.0);
-        Ok(Self { free_disk: Some(free_disk).filter(|bytes| *bytes > 0), ..settings })
+        Ok(Self { free_disk: config.free_bytes(), ..settings })
     }
 
     fn read_map(map: &Map<String, Json>, wants_storage: bool) -> Result<Self, String> {

@@ -290,7 +290,7 @@ impl GuestPlace for RunningPod {
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
         let pod = self.cluster.pods().get(&self.new.name).await.map_err(|error| {
-            EnvironmentError::Lost(format!("cannot ask for the address of the pod: {}", words(&error)))
+            EnvironmentError::Lost(format!("cannot get the address of the pod: {}", words(&error)))
         })?;
         Ok(pod.status.and_then(|status| status.pod_ip).filter(|address| !address.is_empty()))
     }

@@ -31,7 +31,7 @@ const DIRECTORY: &str = "/.rollout";
 const VOLUME: &str = "rollout-guest";
 
 /// A user without rights.
-const NOBODY: u32 = 65_532;
+const UNPRIVILEGED_USER: u32 = 65_532;
 
 /// Everything that a pod is made of.
 pub(super) struct PodPlan<'a> {
@@ -215,8 +215,8 @@ impl PodPlan<'_> {
                 "limits": {"cpu": "1", "memory": "64Mi"},
             },
             "securityContext": {
-                "runAsUser": NOBODY,
-                "runAsGroup": NOBODY,
+                "runAsUser": UNPRIVILEGED_USER,
+                "runAsGroup": UNPRIVILEGED_USER,
                 "runAsNonRoot": true,
                 "readOnlyRootFilesystem": true,
                 "allowPrivilegeEscalation": false,

@@ -75,7 +75,7 @@ rollout_settings::settings! {
             .required("name a registry that you can push to and the nodes can pull from"),
         /// Registries, as `host:port`, that are reached by plain HTTP. Loopback addresses always are.
         pub(super) insecure_registries: Vec<String> = texts().kind("list of `host:port`"),
-        /// What builds Dockerfiles: `docker`, an engine that is found like that of `type: docker`.
+        /// What builds Dockerfiles: `docker`, an engine that is found as for `type: docker`.
         pub(super) builder: ImageBuilder = word(&BUILDERS).default(ImageBuilder::Docker),
         /// The names of secrets with which the nodes pull images.
         pub(super) image_pull_secrets: Vec<String> = texts().kind("list of names"),
@@ -95,39 +95,41 @@ rollout_settings::settings! {
         pub(super) labels: Map<String, Json> = mapping(),
         /// More annotations of the pods.
         pub(super) annotations: Map<String, Json> = mapping(),
-        /// A pod with `metadata` and `spec` that is merged over that of each trial, for everything else.
+        /// A pod with `metadata` and `spec`, for everything that has no setting. It is merged into the pod of each
+        /// trial.
         ///
         /// Entries of lists are matched by their `name`. The container of the trial is `main`.
         pub(super) pod_template: Map<String, Json> = mapping(),
-        /// `pod`, the cluster's network, `none`, or `host`, the network of the node.
+        /// The network of pods: `pod` (the cluster's network), `host` (the network of the node) or `none`.
         pub(super) network: PodNetwork = word(&NETWORKS).default(PodNetwork::Pod),
-        /// The cluster enforces NetworkPolicy. Without it, tasks that forbid or restrict their network are refused.
+        /// Whether the cluster enforces NetworkPolicy. If not, tasks that forbid or restrict their network are
+        /// rejected.
         pub(super) network_policy: bool = flag(false),
         /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
             .kind("name or number, also `user:group`")
             .optional()
             .unset("the image's `USER`"),
-        /// The part of a task's CPUs that is requested. The limit is always the whole.
+        /// The fraction of a task's CPUs that is requested. The limit is always the full number.
         pub(super) cpu_request: f64 = number(0.0..=1.0).default(1.0),
-        /// The part of a task's memory that is requested.
+        /// The fraction of a task's memory that is requested.
         pub(super) memory_request: f64 = number(0.0..=1.0).default(1.0),
-        /// The part of a task's storage that is requested.
+        /// The fraction of a task's storage that is requested.
         pub(super) storage_request: f64 = number(0.0..=1.0).default(1.0),
         /// The resource that counts GPUs.
         pub(super) gpu_resource: String = filled().kind("name").default("nvidia.com/gpu".to_owned()),
         /// How long a pod may take to start: to be scheduled, to pull its images, and to answer.
         pub(super) start_timeout as "start_timeout_sec": Duration = seconds().default(START),
-        /// After this time the cluster ends a pod, whatever happens.
+        /// After this time the cluster ends a pod in any case.
         pub(super) lifetime as "lifetime_sec": Duration = seconds().default(LIFETIME),
-        /// How long a trial goes on while the connection to its pod is lost. A pod without a connection ends itself
+        /// How long a trial continues while the connection to its pod is lost. A pod without a connection ends itself
         /// after this time.
         pub(super) grace as "grace_sec": Duration = seconds().default(GRACE),
         /// The price of a requested CPU for an hour, in US dollars.
         pub(super) cpu_hour: f64 = number(0.0..=1e6).default(0.0),
         /// The price of a requested GiB of memory for an hour, in US dollars.
         pub(super) gib_hour: f64 = number(0.0..=1e6).default(0.0),
-        /// Prices of pools of nodes, by a value in `node_selector`: `{cpu_hour, gib_hour}` each.
+        /// Prices of pools of nodes. Each key is a value in `node_selector`, and each value is `{cpu_hour, gib_hour}`.
         pub(super) pool_prices: Map<String, Json> = mapping(),
     }
 }

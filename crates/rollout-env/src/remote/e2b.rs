@@ -248,14 +248,14 @@ impl Backend for E2b {
         let memory = wanted.memory.map_or(default.memory_mib << 20, |memory| memory.0);
         if cpus as f64 > settings.max_cpus * 1000.0 {
             return Err(format!(
-                "the task asks for {} CPUs, and a sandbox has at most {}; if your plan has more, raise `max_cpus`",
+                "the task needs {} CPUs, but a sandbox has at most {}; if your plan allows more, raise `max_cpus`",
                 cpus as f64 / 1000.0,
                 settings.max_cpus
             ));
         }
         if memory > settings.max_memory.0 {
             return Err(format!(
-                "the task asks for {} MiB of memory, and a sandbox has at most {} MiB; if your plan has more, raise \
+                "the task needs {} MiB of memory, but a sandbox has at most {} MiB; if your plan allows more, raise \
                  `max_memory`",
                 memory >> 20,
                 settings.max_memory.0 >> 20
@@ -304,7 +304,7 @@ impl Backend for E2b {
             Ok(sandbox) => Ok(sandbox.id),
             Err(CloudError::Refused(text)) if text.to_lowercase().contains("timeout") => {
                 Err(CloudError::Refused(format!(
-                    "{text}; your plan limits the life of sandboxes: set `max_lifetime_sec` to its limit, such as 3600"
+                    "{text}; your plan limits the lifetime of sandboxes: set `max_lifetime_sec` to this limit, such as 3600"
                 )))
             }
             // The template, not the sandbox, does not exist.

@@ -148,7 +148,7 @@ impl Backend for Fly {
         let reason = match demand {
             Demand::Gpus => "the fly provider does not support GPUs",
             Demand::NoNetwork | Demand::NetworkChanges | Demand::Allowlist => {
-                "Fly cannot take the network away from a machine: its policies do not cover connections through its proxy"
+                "Fly cannot remove the network of a machine: its policies do not cover connections through its proxy"
             }
             Demand::Compose | Demand::Privileged | Demand::ImageStartup => {
                 "it runs one machine without privileges"

@@ -328,7 +328,7 @@ impl Backend for Modal {
     fn refusal(&self, demand: Demand) -> Option<String> {
         match demand {
             Demand::NoNetwork | Demand::Allowlist => None,
-            Demand::Gpus => Some("GPUs are not supported with modal: its current sandboxes have none".to_owned()),
+            Demand::Gpus => Some("sandboxes at modal have no GPUs".to_owned()),
             Demand::NetworkChanges => Some(
                 "the network of a sandbox at modal cannot be changed while it runs; use `environment.type: docker`"
                     .to_owned(),

@@ -191,9 +191,7 @@ async fn await_start(cloud: &Cloud, id: &str, until: Instant) -> Result<(), Envi
                 return Err(EnvironmentError::Start(text));
             }
             Ok(Err(error)) if !is_temporary(&error) => {
-                return Err(EnvironmentError::Start(format!(
-                    "the sandbox {id} cannot be asked for: {error}"
-                )));
+                return Err(EnvironmentError::Start(format!("cannot look up the sandbox {id}: {error}")));
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the vendor does not answer".to_owned(),

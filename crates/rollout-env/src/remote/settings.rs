@@ -16,11 +16,11 @@ const START: Duration = Duration::from_secs(600);
 /// The times of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CloudTimes {
-    /// How long a sandbox may take to start, with the time that the vendor asks to wait.
+    /// How long a sandbox may take to start, including waits that the vendor requests.
     pub(crate) start_timeout: Duration,
     /// After this time the vendor ends a sandbox, whatever happens.
     pub(crate) lifetime: Duration,
-    /// How long a trial goes on while the connection to its sandbox is lost.
+    /// How long a trial continues while the connection to its sandbox is lost.
     pub(crate) grace: Duration,
 }
 

@@ -283,6 +283,14 @@ impl<'r> Section<'r> {
         }
     }
 
+    /// A quantity that can be 0.
+    pub fn bytes_or_zero(&self, key: &str) -> Option<Bytes> {
+        match self.quantity_text(key)?.as_str() {
+            "0" => Some(Bytes(0)),
+            _ => self.bytes(key),
+        }
+    }
+
     /// A whole or fractional number of mebibytes.
     pub fn mebibytes(&self, key: &str) -> Option<Bytes> {
         let value = self.number(key, above_zero(MAX_MEBIBYTES))?;

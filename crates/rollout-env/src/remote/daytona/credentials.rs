@@ -59,7 +59,7 @@ impl Credentials {
         let ends = said(&api["token"]["expiresAt"]).and_then(|time| time.parse::<Timestamp>().ok());
         if ends.is_some_and(|end| end < Timestamp::now() + LEAST_LEFT) {
             let reason = format!(
-                "the login in {} is over; run `daytona login`, or set DAYTONA_API_KEY",
+                "the login in {} has expired; run `daytona login`, or set DAYTONA_API_KEY",
                 path.display()
             );
             return Err(CloudConnectError::Unauthorized { vendor: super::VENDOR, reason });

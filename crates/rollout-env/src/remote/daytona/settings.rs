@@ -35,7 +35,7 @@ rollout_settings::settings! {
         /// The region of the sandboxes, such as `us` or `eu`.
         pub(super) target: Option<String> = filled().kind("name").optional()
             .unset("`DAYTONA_TARGET`, otherwise the organization's"),
-        /// `open`, the internet, or `none`.
+        /// The network of sandboxes: `open` (the internet) or `none`.
         pub(super) network: SandboxNetwork = word(&NETWORKS).default(SandboxNetwork::Open),
         /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
@@ -48,11 +48,11 @@ rollout_settings::settings! {
         pub(super) max_memory: Bytes = bytes().default(Bytes(8 * GIB)),
         /// The most disk space of one sandbox that your organization allows.
         pub(super) max_storage: Bytes = bytes().default(Bytes(10 * GIB)),
-        /// How long a sandbox may take to start, with the time that Daytona asks to wait.
+        /// How long a sandbox may take to start, including waits that Daytona requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = settings::start_timeout(),
-        /// After this time Daytona deletes a sandbox, whatever happens. It is rounded up to minutes.
+        /// After this time Daytona deletes a sandbox in any case. It is rounded up to minutes.
         pub(super) lifetime as "lifetime_sec": Duration = settings::lifetime(),
-        /// How long a trial goes on while the connection to its sandbox is lost. The guest ends itself after this time.
+        /// How long a trial continues while the connection to its sandbox is lost. After this time, the guest ends itself.
         pub(super) grace as "grace_sec": Duration = settings::grace(),
         /// The price of a CPU for an hour, in US dollars.
         pub(super) cpu_hour: f64 = number(0.0..=1e6).default(0.0504),

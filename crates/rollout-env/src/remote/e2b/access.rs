@@ -64,7 +64,7 @@ fn login_key(place: &CloudAccess) -> Result<Option<String>, CloudConnectError> {
     };
     let text = fs::read(&path).map_err(|error| unreadable(&format!("cannot be read: {error}")))?;
     let file: LoginFile =
-        serde_json::from_slice(&text).map_err(|_| unreadable("is not the file of a login"))?;
+        serde_json::from_slice(&text).map_err(|_| unreadable("is not a valid login file"))?;
     Ok(file.team_api_key.filter(|key| !key.is_empty()))
 }
 

@@ -117,7 +117,7 @@ impl Api {
 async fn decoded<T: DeserializeOwned>(answer: Response) -> Result<T, CloudError> {
     let text = answer.bytes().await.map_err(|error| unanswered(&error))?;
     serde_json::from_slice(&text)
-        .map_err(|error| CloudError::Refused(format!("the answer of E2B has another form: {error}")))
+        .map_err(|error| CloudError::Refused(format!("unexpected answer of E2B: {error}")))
 }
 
 /// The seconds that an answer asks to wait.

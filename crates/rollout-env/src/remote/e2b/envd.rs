@@ -102,8 +102,7 @@ impl Envd {
     async fn call<T: DeserializeOwned>(&self, method: &str, body: &Json) -> Result<T, String> {
         let answer = succeeded(self.request(method).json(body).timeout(ANSWER_TIMEOUT)).await?;
         let text = answer.bytes().await.map_err(|error| words(&error))?;
-        serde_json::from_slice(&text)
-            .map_err(|error| format!("the answer to {method} has another form: {error}"))
+        serde_json::from_slice(&text).map_err(|error| format!("unexpected answer to {method}: {error}"))
     }
 
     /// Whether a process with a tag runs.

@@ -35,35 +35,35 @@ rollout_settings::settings! {
     /// The e2b part of `provider_config`.
     #[derive(Debug, Clone, PartialEq)]
     pub(crate) struct Settings {
-        /// The domain of an installation of your own.
+        /// The domain of your own installation of E2B.
         pub(super) domain: Option<String> = filled().kind("name").optional().unset("`E2B_DOMAIN`, otherwise `e2b.app`"),
-        /// `open`, or `none` for sandboxes without the internet.
+        /// The network of sandboxes: `open` (the internet) or `none`.
         pub(super) network: SandboxNetwork = word(&NETWORKS).default(SandboxNetwork::Open),
         /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
             .kind("name or number, also `user:group`")
             .optional()
             .unset("the `USER` of the Dockerfile, otherwise root"),
-        /// The CPUs of a sandbox whose task asks for none.
+        /// The CPUs of a sandbox if the task sets no limit.
         pub(super) default_cpus: f64 = number(0.1..=64.0).default(2.0),
-        /// The memory of a sandbox whose task asks for none.
+        /// The memory of a sandbox if the task sets no limit.
         pub(super) default_memory: Bytes = bytes().default(Bytes(1 << 30)),
         /// The most CPUs that your plan allows for a sandbox.
         pub(super) max_cpus: f64 = number(1.0..=64.0).default(8.0),
         /// The most memory that your plan allows for a sandbox.
         pub(super) max_memory: Bytes = bytes().default(Bytes(8 << 30)),
-        /// How long a sandbox may take to start, with the time that E2B asks to wait.
+        /// How long a sandbox may take to start, including waits that E2B requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
-        /// After this time E2B ends a sandbox, whatever happens.
+        /// After this time E2B ends a sandbox in any case.
         pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
-        /// The longest life that your plan allows: an hour in the free plan, a day in others.
+        /// The longest lifetime that your plan allows: an hour in the free plan, a day in other plans.
         pub(super) max_lifetime as "max_lifetime_sec": Duration = longest(),
-        /// How long a trial goes on while the connection to its sandbox is lost. A sandbox without a connection ends
+        /// How long a trial continues while the connection to its sandbox is lost. A sandbox without a connection ends
         /// its processes after this time.
         pub(super) grace as "grace_sec": Duration = grace(),
-        /// The price of a CPU for an hour, in US dollars. The default is that of November 2026.
+        /// The price of a CPU for an hour, in US dollars. The default is the price of November 2026.
         pub(super) cpu_hour: f64 = number(0.0..=1e6).default(CPU_HOUR),
-        /// The price of a GiB of memory for an hour, in US dollars. The default is that of November 2026.
+        /// The price of a GiB of memory for an hour, in US dollars. The default is the price of November 2026.
         pub(super) gib_hour: f64 = number(0.0..=1e6).default(GIB_HOUR),
     }
 }

@@ -88,7 +88,9 @@ impl Api {
         let url = url.ok_or_else(|| CloudError::Refused(format!("{:?} is no URL", self.access.api)))?;
         let mut value =
             header::HeaderValue::from_str(self.access.authorization().expose_secret()).map_err(|_| {
-                CloudError::Unauthorized("the token has characters that no header can have".to_owned())
+                CloudError::Unauthorized(
+                    "the token contains characters that are not allowed in an HTTP header".to_owned(),
+                )
             })?;
         value.set_sensitive(true);
         let mut request = self.client.request(method, url).header(header::AUTHORIZATION, value);

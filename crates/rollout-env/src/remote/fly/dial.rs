@@ -56,7 +56,7 @@ pub(super) async fn open(
     }
     let accepted = answer.headers().get(header::SEC_WEBSOCKET_ACCEPT);
     if accepted.is_none_or(|accepted| accepted.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
-        return Err("the answer is not that of a WebSocket".to_owned());
+        return Err("the answer is not a WebSocket handshake".to_owned());
     }
     let connection = answer.upgrade().await.map_err(|error| chain(&error))?;
     Ok(GuestStream::upgraded(connection).await)

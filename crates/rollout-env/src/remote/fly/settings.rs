@@ -32,16 +32,16 @@ rollout_settings::settings! {
         /// The app that machines and images belong to. It is created, with a shared address, if it does not exist.
         pub(super) app: Option<String> = filled().kind("name").optional()
             .unset("`FLY_APP`, otherwise the first app of the organization whose name starts with `rollout-`, otherwise a new one"),
-        /// The organization in which an app is searched or created.
+        /// The organization of the app.
         pub(super) org: Option<String> = filled().kind("slug").optional().unset("`FLY_ORG`, otherwise `personal`"),
         /// The region of the machines, such as `iad`.
         pub(super) region: Option<String> = filled().kind("name").optional()
             .unset("`FLY_REGION`, otherwise one near you"),
-        /// Where the app is reached, for example a domain of yours.
+        /// The URL of the app, for example with your own domain.
         pub(super) url: Option<String> = filled().kind("URL").optional().unset("`https://<app>.fly.dev`"),
-        /// `performance`, whole CPUs, or `shared`, parts of a CPU with short bursts.
+        /// The kind of CPUs: `performance` (whole CPUs) or `shared` (parts of a CPU, with short bursts).
         pub(super) cpu_kind: CpuKind = word(&CPU_KINDS).default(CpuKind::Performance),
-        /// `open`: Fly cannot take the network away from a machine.
+        /// The network of machines. Only `open` is supported, because Fly cannot remove the network of a machine.
         pub(super) network: MachineNetwork = word(&NETWORKS).default(MachineNetwork::Open),
         /// The network of the Docker engine in which the commands of Dockerfiles run.
         pub(super) build_network: Option<String> = filled().kind("name").optional().unset("the engine's default"),
@@ -50,20 +50,20 @@ rollout_settings::settings! {
             .kind("name or number, also `user:group`")
             .optional()
             .unset("the image's `USER`"),
-        /// The most machines that are created in a second. Fly allows one per app, after a few at once.
+        /// The maximum number of machines that are created per second. Fly allows one per app, after a few at once.
         pub(super) creations_per_second: f64 = number(0.01..=1000.0).default(1.0),
-        /// How long a machine may take to start, with the time that Fly asks to wait.
+        /// How long a machine may take to start, including waits that Fly requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
-        /// After this time a machine ends itself, whatever happens.
+        /// After this time a machine ends itself in any case.
         pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
-        /// How long a trial goes on while the connection to its machine is lost. A machine without a connection ends
+        /// How long a trial continues while the connection to its machine is lost. A machine without a connection ends
         /// itself after this time.
         pub(super) grace as "grace_sec": Duration = grace(),
         /// The price of a shared CPU with 256 MiB for an hour, in US dollars.
         pub(super) shared_cpu_hour: f64 = number(0.0..=1e6).default(0.003042),
         /// The price of a performance CPU with 2 GiB for an hour, in US dollars.
         pub(super) performance_cpu_hour: f64 = number(0.0..=1e6).default(0.045833),
-        /// The price of another GiB of memory for an hour, in US dollars.
+        /// The price of each further GiB of memory for an hour, in US dollars.
         pub(super) gib_hour: f64 = number(0.0..=1e6).default(0.008333),
     }
 }

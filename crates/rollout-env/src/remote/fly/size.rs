@@ -54,7 +54,7 @@ impl CpuKind {
         let Some(count) = count else {
             let largest = self.counts().last().copied().unwrap_or_default();
             return Err(format!(
-                "the task asks for {cpus} CPUs and {memory} MiB of memory; the largest {} machine of Fly has {largest} \
+                "the task needs {cpus} CPUs and {memory} MiB of memory, but the largest {} machine of Fly has {largest} \
                  CPUs and {} MiB",
                 self.as_str(),
                 largest * most

@@ -39,7 +39,7 @@ pub(super) async fn upload(
     let call = Call::plain("/modal.client.ModalClient/BlobCreate");
     let answer: BlobCreateResponse = client.call(&call, request).await?;
     let places = places(answer);
-    let mut problem = "Modal names no place for a large file".to_owned();
+    let mut problem = "Modal returned no upload address for a large file".to_owned();
     let http = reqwest::Client::new();
     for (url, blob_id) in places {
         let sent = http

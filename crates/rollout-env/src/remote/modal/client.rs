@@ -238,7 +238,11 @@ fn not_sent(error: CloudError) -> CloudError {
 
 /// A value of metadata.
 pub(super) fn value(text: &str, is_secret: bool) -> Result<MetadataValue<Ascii>, CloudError> {
-    let invalid = || CloudError::Unauthorized("a key has characters that cannot be sent".to_owned());
+    let invalid = || {
+        CloudError::Unauthorized(
+            "a key contains characters that are not allowed in an HTTP header".to_owned(),
+        )
+    };
     let mut value = MetadataValue::try_from(text).map_err(|_| invalid())?;
     value.set_sensitive(is_secret);
     Ok(value)

@@ -50,34 +50,34 @@ rollout_settings::settings! {
         /// The environment of the account.
         pub(super) environment: Option<String> = filled().kind("name").optional()
             .unset("the profile's, otherwise the account's"),
-        /// Regions that sandboxes may run in. Modal asks a higher price where you choose one.
+        /// Regions that sandboxes may run in. Modal charges more if you choose a region.
         pub(super) regions: Vec<String> = texts().kind("list of names"),
         /// The cloud that sandboxes run in, such as `aws`.
         pub(super) cloud: Option<String> = filled().kind("name").optional().unset("any"),
-        /// `gvisor`, a kernel in user space, or `vm`, a virtual machine.
+        /// How sandboxes are isolated: `gvisor` (a kernel in user space) or `vm` (a virtual machine).
         pub(super) runtime: Option<Runtime> = word(&RUNTIMES).optional().unset("Modal's choice"),
-        /// A secret of the account, with which Modal pulls base images.
+        /// The name of a secret at Modal, with which Modal pulls base images.
         ///
-        /// It has `REGISTRY_USERNAME` and `REGISTRY_PASSWORD`, or the keys of AWS or of Google Cloud that Modal's
-        /// documentation names.
+        /// The secret has `REGISTRY_USERNAME` and `REGISTRY_PASSWORD`, or the keys for AWS or Google Cloud that Modal's
+        /// documentation lists.
         pub(super) registry_secret: Option<String> = filled().kind("name").optional().unset("none"),
-        /// `open`, the internet, or `none`.
+        /// The network of sandboxes: `open` (the internet) or `none`.
         pub(super) no_network as "network": bool = word(&NETWORKS).default(false),
         /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
             .kind("name or number, also `user:group`")
             .optional()
             .unset("the image's `USER`"),
-        /// How long a sandbox may take to start, with the time that Modal asks to wait.
+        /// How long a sandbox may take to start, including waits that Modal requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
-        /// After this time Modal ends a sandbox, whatever happens. At most a day.
+        /// After this time Modal ends a sandbox in any case. At most a day.
         pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
-        /// How long a trial goes on while the connection to its sandbox is lost. A sandbox without a connection ends
+        /// How long a trial continues while the connection to its sandbox is lost. A sandbox without a connection ends
         /// itself after this time.
         pub(super) grace as "grace_sec": Duration = grace(),
-        /// The price of a core for an hour, in US dollars. The default is of October 2026.
+        /// The price of a core for an hour, in US dollars. The default is the price of October 2026.
         pub(super) cpu_hour: f64 = number(0.0..=1e6).default(CPU_HOUR),
-        /// The price of a GiB of memory for an hour, in US dollars. The default is of October 2026.
+        /// The price of a GiB of memory for an hour, in US dollars. The default is the price of October 2026.
         pub(super) gib_hour: f64 = number(0.0..=1e6).default(GIB_HOUR),
     }
 }
