@@ -208,7 +208,7 @@ pub enum GatewayError {
     },
     /// A budget in dollars needs prices.
     #[error(
-        "a budget in dollars needs a price for `{model}`, which has none; set its price, or a budget in tokens"
+        "a budget in dollars needs a price for `{model}`, which is unknown; set its price, or use a budget in tokens"
     )]
     NoPrice {
         /// The model.

@@ -76,7 +76,19 @@ pub fn rollout<'a>(
     model: Arc<Model>,
     cancel: &'a CancellationToken,
 ) -> BoxFuture<'a, Result<State, Halt>> {
-    Box::pin(drive(interaction, limits, input, model, cancel))
+    Box::pin(drive(interaction, limits, input, model, cancel, &|_| ()))
+}
+
+/// Runs a model on an example as [`rollout`] does, and calls `after_turn` with the state after each turn.
+pub fn rollout_observed<'a>(
+    interaction: &'a dyn Interaction,
+    limits: &'a Limits,
+    input: RolloutInput,
+    model: Arc<Model>,
+    cancel: &'a CancellationToken,
+    after_turn: &'a (dyn Fn(&State) + Send + Sync),
+) -> BoxFuture<'a, Result<State, Halt>> {
+    Box::pin(drive(interaction, limits, input, model, cancel, after_turn))
 }
 
 async fn drive(
@@ -85,6 +97,7 @@ async fn drive(
     input: RolloutInput,
     model: Arc<Model>,
     cancel: &CancellationToken,
+    after_turn: &(dyn Fn(&State) + Send + Sync),
 ) -> Result<State, Halt> {
     let started = Instant::now();
     let interaction = routed(interaction, &input);
@@ -96,7 +109,7 @@ async fn drive(
     state.error = unreadable;
     let conditions = Conditions::new(interaction, limits, started);
     let is_set_up = AtomicBool::new(false);
-    let generation = generate(interaction, &conditions, &mut state, &is_set_up);
+    let generation = generate(interaction, &conditions, &mut state, &is_set_up, after_turn);
     let generation = AssertUnwindSafe(generation).catch_unwind();
     let end = tokio::select! {
         biased;
@@ -176,6 +189,7 @@ async fn generate(
     conditions: &Conditions,
     state: &mut State,
     is_set_up: &AtomicBool,
+    after_turn: &(dyn Fn(&State) + Send + Sync),
 ) -> Result<(), Error> {
     let lineage: Vec<_> = lineage(interaction).collect();
     for interaction in lineage.into_iter().rev() {
@@ -202,8 +216,9 @@ async fn generate(
                 return Ok(());
             }
         }
-        if let Err(error) = turn(interaction, state).await {
-            keep(state, error)?;
+        match turn(interaction, state).await {
+            Ok(()) => after_turn(state),
+            Err(error) => keep(state, error)?,
         }
     }
 }

@@ -31,7 +31,7 @@ mod state;
 pub mod tool;
 
 pub use client::{Client, Model, SamplingArgs};
-pub use drive::{Halt, rollout};
+pub use drive::{Halt, rollout, rollout_observed};
 pub use environments::EnvironmentMaker;
 pub use error::{Cause, Error, ErrorKind};
 pub use fair_limiter::{FairLimiter, FairPermit, Share};

@@ -9,10 +9,14 @@ use std::{
 };
 
 use rollout_core::{
+    message::Message,
     name::{TrialId, TrialIndex},
-    result::{ErrorType, TrialError},
-    text::{first_line, fit, without_controls},
+    redact::Redactor,
+    result::ErrorType,
+    row::{PREDICTED_ANSWER, RolloutOutput},
+    text::{cut, first_line, fit, without_controls},
 };
+use serde_json::Value;
 
 use crate::layout::{TrialDir, open_below};
 
@@ -28,6 +32,14 @@ const WHAT_CHARS: usize = 120;
 /// The maximum length of the line that says why.
 const WHY_CHARS: usize = 280;
 
+/// How many bytes of a message or an answer are looked at. It may be a megabyte long.
+const PART_BYTES: usize = 8 << 10;
+
+/// The maximum lengths of an answer, of an expected answer, and of the end of a message.
+const ANSWER_CHARS: usize = 120;
+const EXPECTED_CHARS: usize = 80;
+const END_CHARS: usize = 100;
+
 /// The evidence of one trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCause {
@@ -35,30 +47,91 @@ pub struct TrialCause {
     pub kind: Option<ErrorType>,
     /// What happened, on one line.
     pub text: String,
+    /// Whether trials have this cause only if their numbers are the same too, as in answers.
+    has_values: bool,
+}
+
+/// How a rollout or a question ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RolloutEnding<'a> {
+    /// The answer to a question.
+    pub answer: Option<&'a str>,
+    /// The expected answer.
+    pub expected: Option<&'a str>,
+    /// The last message with a text.
+    pub last: Option<&'a Message>,
+    /// The stop condition.
+    pub stop_condition: Option<&'a str>,
+}
+
+impl<'a> From<&'a RolloutOutput> for RolloutEnding<'a> {
+    fn from(output: &'a RolloutOutput) -> Self {
+        let messages = output.completion.iter().flatten().map(|message| &**message);
+        Self {
+            answer: output.columns.get(PREDICTED_ANSWER).and_then(Value::as_str),
+            expected: output.answer.as_deref(),
+            last: messages.rev().find(|message| !message.text().trim().is_empty()),
+            stop_condition: output.stop_condition.as_deref(),
+        }
+    }
 }
 
 impl TrialCause {
     /// The cause of an error: what failed, and the last line of the output that its message quotes.
-    pub fn of_error(error: &TrialError) -> Self {
-        let what = first_line(&error.message);
-        let mut lines = error.message.lines().map(without_controls).filter(|line| !line.trim().is_empty());
+    pub fn of_error(kind: ErrorType, message: &str) -> Self {
+        let what = first_line(message);
+        let mut lines = message.lines().map(without_controls).filter(|line| !line.trim().is_empty());
         let why = lines.next_back().filter(|_| lines.next_back().is_some());
         let text = match why.as_deref().map(str::trim).filter(|why| !what.ends_with(why)) {
             Some(why) => format!("{} — {}", fit(&what, WHAT_CHARS), fit(why, WHY_CHARS)),
             None => fit(&what, WHAT_CHARS + WHY_CHARS),
         };
-        Self { kind: Some(error.kind), text }
+        Self { kind: Some(kind), text, has_values: false }
+    }
+
+    /// The cause of a trial that is not solved. Times and counts in the text may differ between trials.
+    pub fn unsolved(text: impl Into<String>) -> Self {
+        Self { kind: None, text: text.into(), has_values: false }
+    }
+
+    /// The cause of a rollout or a question that is not solved, from the text of [`of_ending`](Self::of_ending).
+    pub fn of_evidence(text: impl Into<String>) -> Self {
+        Self { has_values: true, ..Self::unsolved(text) }
+    }
+
+    /// What an unsolved rollout or question ended with: its answer, or the end of its last message, and what was
+    /// expected.
+    pub fn of_ending(ending: &RolloutEnding<'_>, redactor: &Redactor) -> Self {
+        let start = |text: &str, most| cut(&on_one_line(&head(redactor, text)), most);
+        let with_text = |text: &&str| !text.trim().is_empty();
+        let expected = ending.expected.filter(with_text);
+        let expected = expected.map(|text| format!(" (expected: {})", start(text, EXPECTED_CHARS)));
+        let last = || {
+            let message = ending.last?;
+            let text = on_one_line(&tail(redactor, &message.text()));
+            (!text.is_empty()).then(|| format!("{}: {}", message.role.as_str(), end(&text, END_CHARS)))
+        };
+        let answer = ending.answer.filter(with_text);
+        let ended = answer.map(|answer| format!("answered: {}", start(answer, ANSWER_CHARS)));
+        Self::of_evidence(match (ended.or_else(last), ending.stop_condition) {
+            (Some(ended), _) => format!("{ended}{}", expected.unwrap_or_default()),
+            (None, Some(stop)) => format!("no answer, ended by {}", start(stop, EXPECTED_CHARS)),
+            (None, None) => "no answer".to_owned(),
+        })
     }
 
     /// The last line that the tests of an unsolved trial printed; None without output.
     pub fn of_tests(job: &Path, trial: &TrialDir) -> Option<Self> {
         let dir = trial.verifier();
         let line = ["stdout.txt", "stderr.txt"].iter().find_map(|file| last_line(job, &dir.join(file)))?;
-        Some(Self { kind: None, text: fit(&line, WHY_CHARS) })
+        Some(Self::unsolved(fit(&line, WHY_CHARS)))
     }
 
     /// The same for all trials that have the cause. Times, counts and ids differ between them.
     fn key(&self) -> (Option<ErrorType>, String) {
+        if self.has_values {
+            return (self.kind, self.text.clone());
+        }
         let mut key = String::with_capacity(self.text.len());
         for c in self.text.chars() {
             match c.is_ascii_digit() {
@@ -77,6 +150,33 @@ impl fmt::Display for TrialCause {
             Some(kind) => write!(f, "{kind}: {}", self.text),
             None => f.write_str(&self.text),
         }
+    }
+}
+
+/// The beginning of a text without secrets. Twice as much is searched, because a secret that is cut is not found.
+fn head(redactor: &Redactor, text: &str) -> String {
+    let searched = redactor.text(&text[..text.floor_char_boundary(2 * PART_BYTES)]);
+    searched[..searched.floor_char_boundary(PART_BYTES)].to_owned()
+}
+
+/// The end of a text without secrets.
+fn tail(redactor: &Redactor, text: &str) -> String {
+    let last = |text: &str, most: usize| text.floor_char_boundary(text.len().saturating_sub(most));
+    let searched = redactor.text(&text[last(text, 2 * PART_BYTES)..]);
+    searched[last(&searched, PART_BYTES)..].to_owned()
+}
+
+/// A text without line breaks and control characters.
+fn on_one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    without_controls(&words.join(" "))
+}
+
+/// The last characters of a text, with an ellipsis if there are more.
+fn end(text: &str, most: usize) -> String {
+    match text.char_indices().rev().nth(most) {
+        Some((before, c)) => format!("…{}", &text[before + c.len_utf8()..]),
+        None => text.to_owned(),
     }
 }
 
@@ -169,6 +269,8 @@ impl CauseGroups {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rollout_core::name::{AgentName, DatasetName, TaskName};
 
     use super::*;
@@ -182,18 +284,15 @@ mod tests {
         }
     }
 
-    fn unsolved(text: &str) -> TrialCause {
-        TrialCause { kind: None, text: text.to_owned() }
-    }
-
     #[test]
     fn trials_are_grouped_by_cause_whatever_numbers_it_has() {
         let mut causes = CauseGroups::default();
         for (index, text) in [(1, "no such file"), (3, "12 failed in 3.4s"), (2, "1 failed in 0.12s")] {
-            causes.add(unsolved(text), TrialIndex(index), trial(index as u32));
+            causes.add(TrialCause::unsolved(text), TrialIndex(index), trial(index as u32));
         }
-        assert!(causes.contains(&unsolved("7 failed in 10.0s")) && !causes.contains(&unsolved("failed")));
-        let of_error = TrialCause { kind: Some(ErrorType::InternalError), ..unsolved("no such file") };
+        assert!(causes.contains(&TrialCause::unsolved("7 failed in 10.0s")));
+        assert!(!causes.contains(&TrialCause::unsolved("failed")));
+        let of_error = TrialCause::of_error(ErrorType::InternalError, "no such file");
         assert!(!causes.contains(&of_error), "an error is another cause");
         let (number, group) = causes.most_frequent()[0];
         assert_eq!((group.trials.len(), group.cause.text.as_str()), (2, "1 failed in 0.12s"));
@@ -204,10 +303,8 @@ mod tests {
 
     #[test]
     fn an_error_is_shown_with_the_last_line_of_its_output() {
-        let shown = |message: &str| {
-            let error = TrialError { kind: ErrorType::AgentExecutionFailed, message: message.to_owned() };
-            TrialCause::of_error(&error).to_string()
-        };
+        let shown =
+            |message: &str| TrialCause::of_error(ErrorType::AgentExecutionFailed, message).to_string();
         assert_eq!(
             shown(
                 "execute exited with code 127\nlast lines of stderr.txt:\n+ pip\n\u{1b}[31mpip: not found\n"
@@ -216,6 +313,38 @@ mod tests {
         );
         assert_eq!(shown("out of memory"), "agent_execution_failed: out of memory");
         assert_eq!(shown("ended:\nby hand"), "agent_execution_failed: ended: by hand");
+    }
+
+    #[test]
+    fn an_unsolved_rollout_is_shown_with_what_it_ended_with() {
+        let shown = |output: &RolloutOutput| {
+            TrialCause::of_ending(&output.into(), &Redactor::new(["s3cret-key"])).text
+        };
+        let mut output = RolloutOutput { answer: Some("in\nMarch".to_owned()), ..RolloutOutput::default() };
+        assert_eq!(shown(&output), "no answer");
+        output.stop_condition = Some("max_turns_reached".to_owned());
+        assert_eq!(shown(&output), "no answer, ended by max_turns_reached");
+        let said = |text: &str| Arc::new(Message::assistant(text));
+        output.completion = Some(vec![said(&"x".repeat(200)), said("  ")]);
+        assert_eq!(shown(&output), format!("assistant: …{} (expected: in March)", "x".repeat(100)));
+        output.completion = Some(vec![said("the key is s3cret-key\u{1b}[31m")]);
+        assert_eq!(shown(&output), "assistant: the key is [redacted] (expected: in March)");
+        // Where the part that is read begins, a secret may be cut.
+        let blank = " ".repeat(2 * PART_BYTES - 12);
+        output.completion = Some(vec![said(&format!("s3cret-key{blank}no idea"))]);
+        assert_eq!(shown(&output), "assistant: no idea (expected: in March)");
+        output.columns.insert(PREDICTED_ANSWER.to_owned(), "April".into());
+        assert_eq!(shown(&output), "answered: April (expected: in March)");
+    }
+
+    #[test]
+    fn answers_that_differ_in_numbers_are_different_causes() {
+        let mut causes = CauseGroups::default();
+        for (index, text) in [(0, "answered: 41"), (1, "answered: 7"), (2, "answered: 41")] {
+            causes.add(TrialCause::of_evidence(text), TrialIndex(index), trial(1));
+        }
+        let sizes: Vec<_> = causes.most_frequent().iter().map(|(_, group)| group.trials.len()).collect();
+        assert_eq!(sizes, [2, 1]);
     }
 
     #[test]

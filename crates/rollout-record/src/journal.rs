@@ -4,6 +4,7 @@
 //! disk the next one gathers, so the number of syncs does not grow with the number of trials. A
 //! line counts once its newline is there; a torn tail is cut off when the journal is opened again.
 
+mod outline;
 mod reading;
 
 use std::{
@@ -18,8 +19,14 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use self::reading::{PlanHeader, read};
-pub(super) use self::reading::{read_appended, read_places};
+pub use self::{
+    outline::{ErrorOutline, TrialOutline},
+    reading::{PlanHeader, read},
+};
+pub(crate) use self::{
+    outline::{OutlinedEntry, parse},
+    reading::{read_appended, read_outlines},
+};
 use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
 
 /// The version of the format that this build writes.
@@ -242,7 +249,7 @@ impl JournalError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Damaged { path, line, .. } => Some(format!(
-                "restore {0} from a copy; or remove the line with `sed -i {line}d {0}`: the trial that it was of is run again",
+                "restore {0} from a copy; or remove the line with `sed -i {line}d {0}`: `rollout resume` then runs its trial again",
                 path.display()
             )),
             Self::NoHeader { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
@@ -335,7 +342,7 @@ impl Journal {
             .map_err(|source| io_error("open", path, source))?;
         let journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
         journal.lock()?;
-        let whole = reading::read_lines(path, |_| false, |_, entry| each(entry))?.whole;
+        let whole = reading::read_lines(path, |_| false, |_, bytes| reading::entry(bytes, &mut each))?.whole;
         let length = journal.file.metadata().map_err(|source| io_error("examine", path, source))?.len();
         if length != whole {
             journal.file.set_len(whole).map_err(|source| io_error("truncate", path, source))?;

@@ -316,7 +316,12 @@ impl JobNotes {
         if self.trials.is_empty() {
             return None;
         }
-        self.trials.get(&trial.to_string()).filter(|notes| **notes != TrialNotes::default())
+        self.of_name(&trial.to_string())
+    }
+
+    /// The notes of a trial by its name, which is `<agent>/<dataset>/<task>__<attempt>`; None if it has none.
+    pub fn of_name(&self, trial: &str) -> Option<&TrialNotes> {
+        self.trials.get(trial).filter(|notes| **notes != TrialNotes::default())
     }
 
     /// The tags of a trial.

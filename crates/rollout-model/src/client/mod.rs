@@ -358,7 +358,7 @@ impl Inner {
             }
         };
         let encoded = encoded.map(Bytes::from).map_err(|error| {
-            Error::new(super::ErrorKind::Model, "the conversation cannot be written as JSON")
+            Error::new(super::ErrorKind::Model, "cannot write the conversation as JSON")
                 .because(super::Cause::of("JsonError", &error))
         })?;
         match (token_endpoint, tokens) {

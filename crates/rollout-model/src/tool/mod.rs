@@ -157,7 +157,7 @@ impl<T: ToolOutput, E: Into<ToolFailure>> ToolOutput for Result<T, E> {
     }
 }
 
-macro_rules! told_as_text {
+macro_rules! shown_as_text {
     ($($type:ty),*) => {$(
         impl ToolOutput for $type {
             fn into_content(self) -> Result<Content, ToolFailure> {
@@ -167,7 +167,7 @@ macro_rules! told_as_text {
     )*};
 }
 
-told_as_text!(&str, bool, f32, f64, i32, i64, u32, u64, usize);
+shown_as_text!(&str, bool, f32, f64, i32, i64, u32, u64, usize);
 
 impl ToolOutput for String {
     fn into_content(self) -> Result<Content, ToolFailure> {

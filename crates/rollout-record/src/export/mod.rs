@@ -112,9 +112,7 @@ impl<'a> Export<'a> {
 
     /// Returns the number of unfinished trials, which are not exported.
     pub fn unfinished(&self) -> u64 {
-        let header = self.job.header();
-        let planned = header.agents.len() as u64 * header.tasks.len() as u64 * u64::from(header.attempts);
-        planned.saturating_sub(self.job.len() as u64)
+        self.job.planned().saturating_sub(self.job.len() as u64)
     }
 
     /// Sets a function that is called after each trial with the number of trials read.

@@ -11,7 +11,10 @@ use std::{
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Header, JournalEntry, JournalError, PlannedTask, VERSION, io_error};
+use super::{
+    Header, JournalEntry, JournalError, PlannedTask, VERSION, io_error,
+    outline::{self, OutlinedEntry},
+};
 use crate::lines::{Line, Lines, NextLine};
 
 /// How the line of a header begins. Headers that begin otherwise are read as well, though not as a stream.
@@ -19,15 +22,27 @@ const HEADER: &[u8] = br#"{"entry":"job","#;
 
 /// Reads a journal without taking part in its job. Returns the header and the length of whole lines.
 pub fn read(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<(Header, u64), JournalError> {
-    read_places(path, |_, entry| each(entry))
+    let Found { header, whole, .. } = read_lines(path, |_| true, |_, bytes| entry(bytes, &mut each))?;
+    Ok((header, whole))
 }
 
-/// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
-pub(crate) fn read_places(
+/// Reads a journal without taking part in its job, each entry with the place in the file where its line begins, and of
+/// each trial the outline.
+pub(crate) fn read_outlines(
     path: &Path,
-    each: impl FnMut(u64, JournalEntry),
+    mut each: impl FnMut(u64, OutlinedEntry<'_>),
 ) -> Result<(Header, u64), JournalError> {
-    let Found { header, whole, .. } = read_lines(path, |_| true, each)?;
+    let Found { header, whole, .. } = read_lines(
+        path,
+        |_| true,
+        |offset, bytes| match OutlinedEntry::parse(bytes)? {
+            OutlinedEntry::Other(JournalEntry::Job(header)) => Ok(Some(header)),
+            entry => {
+                each(offset, entry);
+                Ok(None)
+            }
+        },
+    )?;
     Ok((header, whole))
 }
 
@@ -36,7 +51,7 @@ pub(crate) fn read_places(
 pub(crate) fn read_appended(
     path: &Path,
     from: u64,
-    mut each: impl FnMut(u64, JournalEntry),
+    mut each: impl FnMut(u64, OutlinedEntry<'_>),
 ) -> Result<u64, JournalError> {
     let failed = |source| io_error("read", path, source);
     let mut file = File::open(path).map_err(|source| io_error("open", path, source))?;
@@ -44,13 +59,27 @@ pub(crate) fn read_appended(
     let mut lines = Lines::from(file);
     let mut whole = from;
     while let Some(Line { offset, bytes, .. }) = lines.next_line().map_err(failed)? {
-        let Some(entry) = bytes.ends_with(b"\n").then(|| serde_json::from_slice(bytes).ok()).flatten() else {
+        let Some(entry) = bytes.ends_with(b"\n").then(|| OutlinedEntry::parse(bytes).ok()).flatten() else {
             break;
         };
         whole = from + offset + bytes.len() as u64;
         each(from + offset, entry);
     }
     Ok(whole)
+}
+
+/// Parses a line, and passes on its entry, or returns the header that it has.
+pub(super) fn entry(
+    bytes: &[u8],
+    mut each: impl FnMut(JournalEntry),
+) -> Result<Option<Box<Header>>, serde_json::Error> {
+    match outline::parse(bytes)? {
+        JournalEntry::Job(header) => Ok(Some(header)),
+        entry => {
+            each(entry);
+            Ok(None)
+        }
+    }
 }
 
 /// The header of a journal without those of its tasks that are examples, which may be many. They stay in the file.
@@ -64,7 +93,8 @@ pub struct PlanHeader {
 impl PlanHeader {
     /// Reads the newest header of a journal.
     pub fn read(path: &Path) -> Result<Self, JournalError> {
-        let Found { header, offset, .. } = read_lines(path, |task| task.example_id.is_none(), |_, _| ())?;
+        let Found { header, offset, .. } =
+            read_lines(path, |task| task.example_id.is_none(), |_, bytes| entry(bytes, |_| ()))?;
         Ok(Self { header, path: path.to_owned(), offset })
     }
 
@@ -102,11 +132,12 @@ pub(super) struct Found {
     pub(super) whole: u64,
 }
 
-/// Reads a journal. Of the tasks of its headers those are kept that are wanted.
+/// Reads a journal. Of the tasks of its headers those are kept that are wanted. `each` gets the other lines with the places
+/// where they begin, and returns the header that a line has.
 pub(super) fn read_lines(
     path: &Path,
     wanted: impl Fn(&PlannedTask) -> bool,
-    mut each: impl FnMut(u64, JournalEntry),
+    mut each: impl FnMut(u64, &[u8]) -> Result<Option<Box<Header>>, serde_json::Error>,
 ) -> Result<Found, JournalError> {
     let failed = |source| io_error("read", path, source);
     let mut lines = Lines::open(path).map_err(|source| io_error("open", path, source))?;
@@ -119,7 +150,7 @@ pub(super) fn read_lines(
                 if !bytes.ends_with(b"\n") {
                     break;
                 }
-                (number, offset, offset + bytes.len() as u64, serde_json::from_slice(bytes))
+                (number, offset, offset + bytes.len() as u64, each(offset, bytes))
             }
             Some(NextLine::Begun(mut line)) => {
                 let mut tasks = Vec::new();
@@ -134,7 +165,7 @@ pub(super) fn read_lines(
                     json.end()?;
                     Ok(header)
                 });
-                let parsed = read.map(|header| JournalEntry::Job(Box::new(Header { tasks, ..header })));
+                let parsed = read.map(|header| Some(Box::new(Header { tasks, ..header })));
                 let (number, offset) = (line.number, line.offset);
                 match line.skip().map_err(failed)? {
                     Some(end) => (number, offset, end, parsed),
@@ -142,23 +173,23 @@ pub(super) fn read_lines(
                 }
             }
         };
-        let entry = match parsed {
-            Ok(entry) => entry,
+        let header = match parsed {
+            Ok(header) => header,
             // A crash of the machine can leave a last line of the right length and the wrong bytes.
             Err(_) if number > 1 && lines.is_at_end() => break,
             Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
         };
         whole = end;
-        match (entry, &newest) {
-            (JournalEntry::Job(found), _) if found.version > VERSION => {
+        match header {
+            Some(found) if found.version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
             }
-            (JournalEntry::Job(mut found), _) => {
+            Some(mut found) => {
                 found.tasks.retain(&wanted);
                 newest = Some((*found, offset));
             }
-            (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
-            (entry, Some(_)) => each(offset, entry),
+            None if newest.is_none() => return Err(JournalError::NoHeader { path: path.to_owned() }),
+            None => {}
         }
     }
     let (header, offset) = newest.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;

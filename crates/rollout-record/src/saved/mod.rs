@@ -19,9 +19,11 @@
 //! ```
 
 mod conversation;
+mod evidence;
 mod lines;
 mod pages;
 mod plan;
+mod recorded;
 mod rows;
 mod status;
 mod update;
@@ -41,16 +43,22 @@ pub use conversation::{Conversation, Turn};
 pub use pages::{ConversationPages, ConversationStep, StepDetails};
 pub use status::TrialStatus;
 
-use self::{lines::LineIndex, plan::PlanIndex, rows::RowIndex, update::JournalEnd};
+use self::{
+    lines::LineIndex,
+    plan::PlanIndex,
+    recorded::{PlacedTrials, RecordedTrials, TaskNumbers},
+    rows::RowIndex,
+    update::JournalEnd,
+};
 use super::{
-    journal::{self, Header, JournalEntry, JournalError, PlannedTask},
+    journal::{self, Header, JournalEntry, JournalError, OutlinedEntry, PlannedTask, TrialOutline},
     layout::{JobDir, open_below},
     lines::Lines,
     tasks::TaskRecord,
 };
 use rollout_core::provenance::{Provenance, TrialProvenance};
 use rollout_core::{
-    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
+    name::{TrialId, TrialIndex},
     result::{ErrorType, TrialResult},
     row::RolloutOutput,
 };
@@ -64,8 +72,7 @@ pub struct SavedJob {
     runs: Vec<SavedRun>,
     /// The offset of the last journal entry of each trial, in the order of the plan.
     places: Vec<Place>,
-    /// The indexes of the tasks by dataset and name.
-    tasks: HashMap<(String, String), usize>,
+    tasks: TaskNumbers,
     plan: PlanIndex,
     end: JournalEnd,
     /// Files of rows by agent and dataset, read when the first conversation is requested.
@@ -155,7 +162,26 @@ pub enum SavedError {
 impl SavedJob {
     /// Opens a job directory, and reads its header and the offsets of its trials. The job may still be running.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, SavedError> {
-        let dir = JobDir::new(path);
+        Self::read(JobDir::new(path), |_| ()).map(|(job, ..)| job)
+    }
+
+    /// Opens a job directory, and returns what `outline` makes of the results of finished trials, in the order of the
+    /// plan. The journal is read only once, and of each result only what lists need.
+    pub fn open_with<T>(
+        path: impl Into<PathBuf>,
+        outline: impl Fn(&TrialOutline<'_>) -> T,
+    ) -> Result<(Self, Vec<(TrialIndex, T)>), SavedError> {
+        let (job, PlacedTrials { trials, unknown }) = Self::read(JobDir::new(path), outline)?;
+        match unknown {
+            Some(trial) => Err(SavedError::UnknownTrial { trial }),
+            None => Ok((job, trials.into_iter().map(|(place, trial)| (place.index, trial)).collect())),
+        }
+    }
+
+    fn read<T>(
+        dir: JobDir,
+        outline: impl Fn(&TrialOutline<'_>) -> T,
+    ) -> Result<(Self, PlacedTrials<T>), SavedError> {
         let journal = dir.journal();
         if !dir.path().exists() {
             return Err(SavedError::Missing(dir.path().to_owned()));
@@ -164,38 +190,26 @@ impl SavedJob {
             return Err(SavedError::NotAJob(dir.path().to_owned()));
         }
         let mut runs: Vec<SavedRun> = Vec::new();
-        let mut trials = Numbers::default();
-        let mut places: HashMap<(usize, usize, u32), Place> = HashMap::new();
+        let mut trials = RecordedTrials::default();
         let file = update::identity(&journal);
-        let (header, whole) = journal::read_places(&journal, |offset, entry| match entry {
-            JournalEntry::Job(_) => {}
-            JournalEntry::RunStarted { at, provenance } => {
-                runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
+        let (header, whole) = journal::read_outlines(&journal, |offset, entry| match entry {
+            OutlinedEntry::Trial(index, result) => {
+                let place = Place { index, offset, run: runs.len().saturating_sub(1) as u32 };
+                trials.put(&result, place, outline(&result));
             }
-            JournalEntry::Trial { index, result } => {
-                let run = runs.len().saturating_sub(1) as u32;
-                places.insert(trials.of(&result), Place { index, offset, run });
-            }
-            JournalEntry::RunEnded { at, cancelled } => {
-                if let Some(run) = runs.last_mut() {
-                    (run.ended_at, run.cancelled) = (Some(at), cancelled);
-                }
-            }
+            OutlinedEntry::Other(entry) => add_run(&mut runs, entry),
         })?;
         let config = read_json(&dir)?;
-        let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
-        let tasks = header.tasks.iter().enumerate().map(|(number, task)| (key(task), number)).collect();
         let plan = PlanIndex::new(&header);
-        let mut places = trials.placed(&header, &plan, &tasks, places);
-        places.sort_unstable_by_key(|place| place.index);
-        let mut rows: HashMap<_, OnceLock<RowIndex>> = HashMap::new();
-        for agent in &header.agents {
-            for task in &header.tasks {
-                rows.entry((agent.clone(), task.dataset.clone())).or_default();
-            }
-        }
+        let tasks = TaskNumbers::new(&header);
+        let placed = trials.placed(&header, &plan, &tasks);
+        let places = placed.trials.iter().map(|(place, _)| *place).collect();
         let end = JournalEnd { file, whole };
-        Ok(Self { dir, header, config, runs, places, tasks, plan, end, rows, abouts: OnceLock::new() })
+        let (rows, abouts) = (HashMap::new(), OnceLock::new());
+        let mut job = Self { dir, header, config, runs, places, tasks, plan, end, rows, abouts };
+        let pairs = job.groups().map(|(agent, dataset)| (agent.to_owned(), dataset.to_owned()));
+        job.rows = pairs.map(|pair| (pair, OnceLock::new())).collect();
+        Ok((job, placed))
     }
 
     /// The job's directory.
@@ -302,8 +316,8 @@ impl SavedJob {
             let mut offsets = HashMap::new();
             while let Some(line) = lines.next_line()? {
                 let named = serde_json::from_slice(line.bytes).ok();
-                let number = named.and_then(|Named { dataset, name }| self.tasks.get(&(dataset, name)));
-                offsets.extend(number.map(|number| (*number, line.offset)));
+                let number = named.and_then(|Named { dataset, name }| self.tasks.get(&dataset, &name));
+                offsets.extend(number.map(|number| (number, line.offset)));
             }
             Ok(offsets)
         };
@@ -319,50 +333,18 @@ impl SavedJob {
     }
 }
 
-/// Assigns numbers to the names of trials in the order of their appearance, so that each trial needs only a few bytes.
-#[derive(Debug, Default)]
-struct Numbers {
-    agents: HashMap<AgentName, usize>,
-    tasks: HashMap<(DatasetName, TaskName), usize>,
-}
-
-impl Numbers {
-    fn of(&mut self, result: &TrialResult) -> (usize, usize, u32) {
-        let next = self.agents.len();
-        let agent = match self.agents.get(&result.agent_name) {
-            Some(known) => *known,
-            None => *self.agents.entry(result.agent_name.clone()).or_insert(next),
-        };
-        let next = self.tasks.len();
-        let task = (result.dataset_name.clone(), result.task_name.clone());
-        (agent, *self.tasks.entry(task).or_insert(next), result.attempt)
-    }
-
-    /// Returns the index of each trial in the current plan. The index of a trial changes if the job has grown since. A
-    /// trial that is not in the plan keeps its recorded index.
-    fn placed(
-        &self,
-        header: &Header,
-        plan: &PlanIndex,
-        planned: &HashMap<(String, String), usize>,
-        places: HashMap<(usize, usize, u32), Place>,
-    ) -> Vec<Place> {
-        let mut agents = vec![None; self.agents.len()];
-        for (name, number) in &self.agents {
-            agents[*number] = header.agents.iter().position(|agent| agent == name.as_str());
+/// Adds an entry about a run.
+fn add_run(runs: &mut Vec<SavedRun>, entry: JournalEntry) {
+    match entry {
+        JournalEntry::RunStarted { at, provenance } => {
+            runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
         }
-        let mut tasks = vec![None; self.tasks.len()];
-        for ((dataset, name), number) in &self.tasks {
-            tasks[*number] = planned.get(&(dataset.to_string(), name.to_string())).copied();
+        JournalEntry::RunEnded { at, cancelled } => {
+            if let Some(run) = runs.last_mut() {
+                (run.ended_at, run.cancelled) = (Some(at), cancelled);
+            }
         }
-        let moved = |((agent, task, attempt), place): ((usize, usize, u32), Place)| {
-            let index = match (agents[agent], tasks[task]) {
-                (Some(agent), Some(task)) => plan.index(agent, task, attempt),
-                _ => place.index,
-            };
-            Place { index, ..place }
-        };
-        places.into_iter().map(moved).collect()
+        JournalEntry::Job(_) | JournalEntry::Trial { .. } => {}
     }
 }
 
@@ -401,8 +383,7 @@ impl Trials<'_> {
         let path = || self.job.dir.journal();
         let failed = |source| SavedError::Read { path: path(), source };
         let line = self.lines.at(place.offset).map_err(failed)?;
-        let entry =
-            serde_json::from_slice(line).map_err(|source| SavedError::Damaged { path: path(), source })?;
+        let entry = journal::parse(line).map_err(|source| SavedError::Damaged { path: path(), source })?;
         let JournalEntry::Trial { result, .. } = entry else {
             return Err(failed(io::Error::other("the file changed while it was read")));
         };
@@ -413,10 +394,9 @@ impl Trials<'_> {
             task: result.task_name.clone(),
             attempt: result.attempt,
         };
-        let key = (id.dataset.to_string(), id.task.to_string());
         let known = self.job.header.agents.iter().any(|agent| agent == id.agent.as_str());
-        match self.job.tasks.get(&key).filter(|_| known) {
-            Some(&task) => Ok(SavedTrial { index: place.index, id, task, run: place.run as usize, result }),
+        match self.job.tasks.get(id.dataset.as_str(), id.task.as_str()).filter(|_| known) {
+            Some(task) => Ok(SavedTrial { index: place.index, id, task, run: place.run as usize, result }),
             None => Err(SavedError::UnknownTrial { trial: id.to_string() }),
         }
     }

@@ -52,6 +52,8 @@ pub struct ConversationPages {
     pub error: Option<OutputError>,
     /// The expected answer of an example, if there is one.
     pub answer: Option<String>,
+    /// The answer to a question.
+    pub predicted_answer: Option<String>,
     /// The usage of tokens in the row of a rollout or a question.
     pub token_usage: Option<OutputUsage>,
     steps: Vec<StepPlace>,
@@ -128,6 +130,8 @@ struct RawRow<'a> {
     answer: Option<Value>,
     #[serde(default)]
     ground_truth: Option<Value>,
+    #[serde(default)]
+    predicted_answer: Option<Value>,
     #[serde(borrow, default)]
     token_usage: Option<&'a RawValue>,
 }
@@ -209,6 +213,7 @@ fn of_container(job: &Path, path: PathBuf) -> Result<Option<ConversationPages>, 
         is_truncated: raw.is_truncated,
         error: raw.error,
         answer: None,
+        predicted_answer: None,
         token_usage: None,
         pages: pages(&steps),
         steps,
@@ -236,14 +241,20 @@ fn of_row(
         stop_condition: raw.stop_condition,
         is_truncated: raw.is_truncated,
         error: None,
-        answer: raw.answer.or(raw.ground_truth).map(|answer| match answer {
-            Value::String(text) => text,
-            other => other.to_string(),
-        }),
+        answer: raw.answer.or(raw.ground_truth).map(text),
+        predicted_answer: raw.predicted_answer.map(text),
         token_usage: raw.token_usage.and_then(|usage| serde_json::from_str(usage.get()).ok()),
         pages: pages(&steps),
         steps,
     }))
+}
+
+/// A value as text, without the quotes of a string.
+fn text(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
 }
 
 /// The items of an array; none of another value.
@@ -300,6 +311,7 @@ impl ConversationPages {
             is_truncated: false,
             error: None,
             answer: None,
+            predicted_answer: None,
             token_usage: None,
             pages: pages(&steps),
             steps,

@@ -48,9 +48,17 @@ impl SavedJob {
     /// The index of a planned trial.
     pub fn index(&self, agent: &str, dataset: &str, task: &str, attempt: u32) -> Option<TrialIndex> {
         let agent = self.header.agents.iter().position(|known| known == agent)?;
-        let task = *self.tasks.get(&(dataset.to_owned(), task.to_owned()))?;
+        let task = self.tasks.get(dataset, task)?;
         let attempts = self.header.attempts_of(&self.header.tasks[task]);
         (1..=attempts).contains(&attempt).then(|| self.plan.index(agent, task, attempt))
+    }
+
+    /// The index of a planned trial by its name, which is `<agent>/<dataset>/<task>__<attempt>`.
+    pub fn index_of(&self, trial: &str) -> Option<TrialIndex> {
+        let (agent, rest) = trial.split_once('/')?;
+        let (dataset, rest) = rest.split_once('/')?;
+        let (task, attempt) = rest.rsplit_once("__")?;
+        self.index(agent, dataset, task, attempt.parse().ok()?)
     }
 
     /// The name of a planned trial; None if the journal was changed by hand and a name is invalid.

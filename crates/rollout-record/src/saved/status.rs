@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{JobDir, SavedJob};
 use rollout_core::{
-    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
+    name::{TrialId, TrialIndex},
     result::{Standing, TrialResult, TrialSummary},
 };
 
@@ -97,35 +97,29 @@ impl SavedJob {
 
     /// The planned trials, in the order of the plan.
     pub fn ids(&self) -> impl Iterator<Item = (TrialIndex, TrialId)> + '_ {
-        let of_task = |task| (1..=self.header.attempts_of(task)).map(move |attempt| (task, attempt));
-        let of_agent = move |agent| {
-            self.header.tasks.iter().flat_map(of_task).map(move |(task, attempt)| (agent, task, attempt))
-        };
-        let ids = self.header.agents.iter().flat_map(of_agent).zip(0..);
-        ids.filter_map(|((agent, task, attempt), index)| {
-            Some((TrialIndex(index), id(agent, &task.dataset, &task.name, attempt)?))
-        })
+        self.indexes().filter_map(|index| Some((index, self.id(index)?)))
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = TrialIndex> + use<> {
+        (0..self.planned()).map(TrialIndex)
     }
 
     /// The planned trials without a result, in the order of the plan. A trial runs if its directory exists in a running
     /// job; trials without directories, such as rollouts, are reported as missing until they end.
     pub fn unfinished(&self) -> impl Iterator<Item = (TrialIndex, TrialId, TrialStatus)> + '_ {
         let is_running = self.is_running();
-        self.ids().filter(|(index, _)| self.place(*index).is_none()).map(move |(index, id)| {
+        // Both are in the order of the plan.
+        let mut finished = self.places.iter().map(|place| place.index).peekable();
+        let missing = self.indexes().filter(move |index| {
+            while finished.next_if(|known| known < index).is_some() {}
+            finished.peek() != Some(index)
+        });
+        missing.filter_map(move |index| {
+            let id = self.id(index)?;
             let runs = is_running && self.dir.trial(&id).path().is_dir();
-            (index, id, if runs { TrialStatus::Running } else { TrialStatus::Missing })
+            Some((index, id, if runs { TrialStatus::Running } else { TrialStatus::Missing }))
         })
     }
-}
-
-/// A trial by its names; None if the journal was changed by hand and a name is invalid.
-fn id(agent: &str, dataset: &str, task: &str, attempt: u32) -> Option<TrialId> {
-    Some(TrialId {
-        agent: AgentName::new(agent).ok()?,
-        dataset: DatasetName::new(dataset).ok()?,
-        task: TaskName::new(task).ok()?,
-        attempt,
-    })
 }
 
 /// Whether a line of `/proc/locks` is a lock of the file. Devices are not compared, because some file systems report

@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use super::{Place, SavedError, SavedJob, SavedRun};
-use crate::journal::{self, JournalEntry};
+use super::{Place, SavedError, SavedJob, add_run};
+use crate::journal::{self, JournalEntry, OutlinedEntry};
 use rollout_core::name::TrialIndex;
 
 /// How far a journal was read.
@@ -36,24 +36,17 @@ impl SavedJob {
         let mut added: Vec<Place> = Vec::new();
         let Self { runs, header, tasks, plan, .. } = self;
         let whole = journal::read_appended(&path, self.end.whole, |offset, entry| match entry {
-            JournalEntry::Job(_) => has_grown = true,
-            JournalEntry::RunStarted { at, provenance } => {
-                runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
-            }
-            JournalEntry::Trial { index, result } => {
-                let agent = header.agents.iter().position(|agent| agent == result.agent_name.as_str());
-                let task = tasks.get(&(result.dataset_name.to_string(), result.task_name.to_string()));
+            OutlinedEntry::Trial(index, result) => {
+                let agent = header.agents.iter().position(|agent| *agent == result.agent_name);
+                let task = tasks.get(&result.dataset_name, &result.task_name);
                 let index = match (agent, task) {
-                    (Some(agent), Some(task)) => plan.index(agent, *task, result.attempt),
+                    (Some(agent), Some(task)) => plan.index(agent, task, result.attempt),
                     _ => index,
                 };
                 added.push(Place { index, offset, run: runs.len().saturating_sub(1) as u32 });
             }
-            JournalEntry::RunEnded { at, cancelled } => {
-                if let Some(run) = runs.last_mut() {
-                    (run.ended_at, run.cancelled) = (Some(at), cancelled);
-                }
-            }
+            OutlinedEntry::Other(JournalEntry::Job(_)) => has_grown = true,
+            OutlinedEntry::Other(entry) => add_run(runs, entry),
         })?;
         if has_grown {
             return self.open_again();
@@ -170,6 +163,21 @@ mod tests {
         add(&[JournalEntry::Job(Box::new(header(&["new", "a", "b"])))]);
         assert_eq!(job.update().unwrap(), None);
         assert_eq!(read(&job), [(5, Some(1.0)), (9, Some(1.0))]);
+        assert_eq!(job.index_of("one/set/b__2"), Some(TrialIndex(5)));
+        let (_, outlined) = SavedJob::open_with(dir.path(), |outline| outline.summary().reward).unwrap();
+        assert_eq!(outlined, [(TrialIndex(5), Some(1.0)), (TrialIndex(9), Some(1.0))]);
         assert_eq!((job.parts(TrialIndex(9)), job.index("one", "set", "a", 3)), (Some((1, 1, 2)), None));
+    }
+    #[test]
+    fn a_trial_that_is_not_in_the_plan_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let tasks = std::iter::empty::<Result<_, JournalError>>();
+        let mut journal = Journal::create(&path, header(&["a"]), tasks).unwrap();
+        journal.push(&trial("one", "a", 1.0));
+        journal.push(&trial("one", "unknown", 1.0));
+        journal.sync().unwrap();
+        let problem = SavedJob::open_with(dir.path(), |_| ()).unwrap_err().to_string();
+        assert_eq!(problem, "the journal contains one/set/unknown__2, which is not in the plan");
     }
 }

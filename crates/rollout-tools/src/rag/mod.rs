@@ -25,7 +25,7 @@ rollout_settings::settings! {
     /// The settings of the `rag` tools.
     #[derive(Debug, Clone, PartialEq)]
     pub struct RagConfig {
-        /// The folder of sessions that name none. It is indexed when the server starts.
+        /// The folder for sessions that name no folder. It is indexed when the server starts.
         pub folder: Option<PathBuf> = text()
             .kind("path")
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())

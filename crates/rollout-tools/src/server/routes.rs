@@ -51,11 +51,11 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: Cancellati
         .route("/api/v1/warmup/status", get(warm_up_status))
         .route("/api/v1/server/shutdown", post(move |server: Server, asked| shutdown(server, asked, stop)))
         .fallback(async || {
-            let error = ToolError::new(ErrorCode::InvalidRequest, "there is nothing at this path");
+            let error = ToolError::new(ErrorCode::InvalidRequest, "unknown path");
             Envelope::from(error).with_status(StatusCode::NOT_FOUND)
         })
         .method_not_allowed_fallback(async || {
-            let error = ToolError::new(ErrorCode::InvalidRequest, "the path does not have this method");
+            let error = ToolError::new(ErrorCode::InvalidRequest, "this path does not support the method");
             Envelope::from(error).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .with_state(service);

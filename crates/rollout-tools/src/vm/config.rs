@@ -42,7 +42,7 @@ rollout_settings::settings! {
         pub width: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(1280),
         /// The height of the screen in pixels.
         pub height: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(800),
-        /// The program that is started on the screen, with its arguments, unless a session requests another.
+        /// The program that is started on the screen, with its arguments. A session can request another program.
         pub start: Vec<String> = texts(),
         /// The timeout for starting a desktop, without fetching its image.
         pub start_timeout_sec: Duration = seconds(60),

@@ -17,13 +17,13 @@ rollout_settings::settings! {
     pub struct WebConfig {
         /// The search service. Without it, only pages can be read.
         pub search: Option<SearchConfig> = some_section::<SearchConfig>().optional(),
-        /// Also reads pages of this machine and of its networks. Models then reach everything there that is not
-        /// protected.
+        /// Also reads pages of this machine and of its networks. Models can then reach every service there that needs
+        /// no login.
         pub allow_private: bool = flag(false),
         /// Private hosts that may be read: `wiki.example.com`, `127.0.0.1:8080`, `[::1]:8080`. Without a port,
         /// all ports.
         pub allow_hosts: Vec<String> = texts(),
-        /// The ports that pages are read from. Empty: any port.
+        /// The ports from which pages are read. If empty, any port.
         pub ports: Vec<u16> = ports(),
         /// The proxy for fetching pages: `http://proxy.example.com:3128`. It resolves names, so it must reject
         /// names of private addresses itself. Proxy environment variables are not used.
@@ -51,9 +51,9 @@ rollout_settings::settings! {
     pub struct SearchConfig {
         /// The service.
         pub backend: Backend = word(&BACKENDS).required("set the search service, such as `backend: brave`"),
-        /// Its URL; required for `searxng` and `custom`.
+        /// The URL of the service; required for `searxng` and `custom`.
         pub url: Option<String> = text().kind("URL").optional().unset("the service's own"),
-        /// Its API key; required for `brave` and `serper`.
+        /// The API key of the service; required for `brave` and `serper`.
         ///
         /// Write `${BRAVE_API_KEY}` to read it from the environment.
         pub api_key: Option<SecretKey> = key(),

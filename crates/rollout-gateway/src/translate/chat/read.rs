@@ -18,7 +18,7 @@ pub(in super::super) fn read_request(
     notes: &mut Notes,
 ) -> Result<Conversation, TranslationError> {
     if body.count("n")?.is_some_and(|n| n > 1) {
-        return Err(TranslationError::unsupported("n", "only one answer can be asked for", "Leave `n` out."));
+        return Err(TranslationError::unsupported("n", "only one answer can be requested", "Leave `n` out."));
     }
     if body.take("audio").is_some() {
         return Err(TranslationError::unsupported("audio", "it has no spoken answers", "Ask for text."));

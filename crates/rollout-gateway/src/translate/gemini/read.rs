@@ -251,7 +251,7 @@ fn read_config(
     if config.count("candidateCount")?.is_some_and(|count| count > 1) {
         return Err(TranslationError::unsupported(
             "generationConfig.candidateCount",
-            "only one answer can be asked for",
+            "only one answer can be requested",
             "Leave `candidateCount` out.",
         ));
     }

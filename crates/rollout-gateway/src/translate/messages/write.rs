@@ -93,7 +93,7 @@ pub(in super::super) fn write_request(
     } else {
         let temperature = sampling.temperature.map(|temperature| temperature.min(1.0));
         if temperature != sampling.temperature {
-            notes.add("temperature", "lowered to 1, the most that Messages takes");
+            notes.add("temperature", "lowered to 1, the maximum of Messages");
         }
         put("temperature", json!(temperature));
         match (temperature, sampling.top_p) {

@@ -163,7 +163,7 @@ fn a_chat_agent_talks_to_messages() {
     insta::assert_snapshot!(translated.notes.join("\n"), @"
     `logit_bias`: not translated
     `reasoning`: left out: Messages does not think when a tool must be called
-    `temperature`: lowered to 1, the most that Messages takes
+    `temperature`: lowered to 1, the maximum of Messages
     `seed`: Messages has no such parameter
     ");
 }
@@ -264,7 +264,7 @@ fn what_cannot_be_translated_is_refused_by_name() {
         refused(Dialect::Messages, Dialect::Chat, messages(json!(7))),
     ];
     insta::assert_snapshot!(refusals.join("\n"), @"
-    `n` cannot be translated for this model server: only one answer can be asked for. Leave `n` out.
+    `n` cannot be translated for this model server: only one answer can be requested. Leave `n` out.
     `stop` cannot be translated for this model server: Messages takes no stop sequence of white space only. Use another stop sequence.
     `messages[0].content[0].type` cannot be translated for this model server: content of type `input_audio` is not supported. Send text or images.
     `messages[0].content[0].file` cannot be translated for this model server: files that are stored at a provider cannot be read. Send `file_data`.

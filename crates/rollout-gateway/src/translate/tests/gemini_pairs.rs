@@ -313,7 +313,7 @@ fn what_only_google_has_is_refused() {
     ];
     insta::assert_snapshot!(refusals.join("\n"), @"
     `cachedContent` cannot be translated for this model server: this model server has no stored content. Send the whole conversation in `contents`.
-    `generationConfig.candidateCount` cannot be translated for this model server: only one answer can be asked for. Leave `candidateCount` out.
+    `generationConfig.candidateCount` cannot be translated for this model server: only one answer can be requested. Leave `candidateCount` out.
     `generationConfig.responseModalities` cannot be translated for this model server: this model server answers with text only. Ask for text.
     `contents[0].parts[0].fileData` cannot be translated for this model server: files that are stored at a provider cannot be read. Send `inlineData`.
     `contents[0].parts[0].inlineData.mimeType` cannot be translated for this model server: only images and documents are supported. Leave sound and video out.

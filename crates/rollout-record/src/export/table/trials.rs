@@ -52,13 +52,13 @@ impl<'a> TrialRow<'a> {
         Column::required(
             "run",
             Kind::Integer,
-            "Run of the job that finished the trial: 1 for the first, more after a resume",
+            "Number of the run of the job that finished the trial: 1 for the first run, 2 after the first resume, and so on",
             |row| (row.trial.run + 1).into(),
         ),
         Column::required(
             "standing",
             Kind::Text,
-            "`completed`, or `failed` if an error prevented a reward",
+            "`completed`, or `failed` if there is no reward because of an error",
             |row| standing(row.trial.result.standing()).into(),
         ),
         Column::optional("reward", Kind::Real, "Reward", |row| row.trial.result.reward.into()),
