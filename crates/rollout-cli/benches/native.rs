@@ -1,9 +1,15 @@
 //! What a trial costs on this machine, beside what it is compared with.
 //!
-//! `cargo bench -p rollout-cli` prints one table. Every figure comes from real runs: the command itself, its
-//! native environment, and `bwrap` where it is installed, all in the same minute. Ratios and CPU time say more
-//! than wall-clock time on a machine that others use too.
+//! `cargo bench -p rollout-cli --bench native` prints the cost of single steps, and then the native environment beside
+//! the Docker engine of `DOCKER_HOST`, if it is set. Every figure comes from real runs: the command itself, its
+//! environments, and `bwrap` where it is installed, all in the same minutes. Ratios and CPU time say more than
+//! wall-clock time on a machine that others use too.
+//!
+//! `-- 80` runs 80 trials instead of 800, to see whether the benchmark works.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
+
+#[path = "support/beside.rs"]
+mod beside;
 
 use std::{
     fs,
@@ -28,18 +34,22 @@ const TRIALS: u32 = 800;
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
+    // Cargo adds arguments of its own.
+    let wanted = std::env::args().skip(1).find_map(|argument| argument.parse::<u32>().ok());
+    let count = wanted.unwrap_or(TRIALS).max(CONCURRENCY as u32);
     println!("{}", machine());
     start_up();
     runtime.block_on(environments());
-    let trial = trials("on the disk", &std::env::temp_dir());
+    let trial = trials(count, "on the disk", &std::env::temp_dir());
     // What a file system costs shows beside one that costs next to nothing.
     let memory = Some(Path::new("/dev/shm")).filter(|dir| dir.is_dir());
-    let fastest = memory.map(|dir| trials("in memory", dir));
-    bwrap(fastest.unwrap_or(trial));
+    let fastest = memory.map(|dir| trials(count, "in memory", dir));
+    bwrap(count, fastest.unwrap_or(trial));
     runtime.block_on(orchestration("on the disk", &std::env::temp_dir()));
     if let Some(dir) = memory {
         runtime.block_on(orchestration("in memory", dir));
     }
+    runtime.block_on(beside::compare(count as usize));
 }
 
 fn machine() -> String {
@@ -126,17 +136,17 @@ async fn environments() {
 }
 
 /// Whole trials of a task that needs nothing, with everything they write below a directory. Returns the time per trial.
-fn trials(place: &str, dir: &Path) -> Duration {
+fn trials(count: u32, place: &str, dir: &Path) -> Duration {
     let task = TestTask::new("task").solution("exit 0\n").tests("echo 1 > /logs/verifier/reward.txt\n");
     let job = TestJob::new_in(ROLLOUT, dir)
         .task(task)
         .oracle()
-        .set("n_attempts", json!(TRIALS))
+        .set("n_attempts", json!(count))
         .set("n_concurrent_trials", json!(CONCURRENCY));
     let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0);
     let seconds = finished.result()["total_duration_sec"].as_f64().expect("a job has a duration");
-    let trial = Duration::from_secs_f64(seconds / f64::from(TRIALS));
-    let rate = f64::from(TRIALS) / seconds;
+    let trial = Duration::from_secs_f64(seconds / f64::from(count));
+    let rate = f64::from(count) / seconds;
     row(
         &format!("trials, no-op oracle, 8 at a time, {place}"),
         format!("{rate:.0} per second   {:.2} ms each", trial.as_secs_f64() * 1e3),
@@ -144,7 +154,7 @@ fn trials(place: &str, dir: &Path) -> Duration {
     trial
 }
 
-fn bwrap(trial: Duration) {
+fn bwrap(count: u32, trial: Duration) {
     if Command::new("bwrap").arg("--version").stdout(Stdio::null()).status().is_err() {
         row("bwrap --unshare-all /bin/true, 8 at a time", "not installed".to_owned());
         return;
@@ -153,7 +163,7 @@ fn bwrap(trial: Duration) {
     std::thread::scope(|scope| {
         for _ in 0..CONCURRENCY {
             scope.spawn(|| {
-                for _ in 0..TRIALS as usize / CONCURRENCY {
+                for _ in 0..count as usize / CONCURRENCY {
                     let status = Command::new("bwrap")
                         .args(["--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin"])
                         .args(["--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"])
@@ -164,7 +174,7 @@ fn bwrap(trial: Duration) {
             });
         }
     });
-    let one = from.elapsed() / TRIALS;
+    let one = from.elapsed() / count;
     row("bwrap --unshare-all /bin/true, 8 at a time", format!("{:.2} ms each", one.as_secs_f64() * 1e3));
     row("whole trial in memory / bare bwrap", format!("{:.2}", trial.as_secs_f64() / one.as_secs_f64()));
 }

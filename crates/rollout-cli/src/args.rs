@@ -2,6 +2,7 @@
 
 mod agents;
 mod check;
+mod clean;
 mod compare;
 mod datasets;
 mod eval;
@@ -29,6 +30,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use agents::{Agents, AgentsCommand};
 pub(crate) use check::Check;
+pub(crate) use clean::Clean;
 pub(crate) use compare::Compare;
 pub(crate) use datasets::{Datasets, DatasetsCommand};
 pub(crate) use eval::{Ask, Eval};
@@ -196,7 +198,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub strict: bool,
 
-    /// Run tasks that use unsupported settings, without what is missing; each result lists it
+    /// Also run tasks with unsupported settings; each result lists these settings
     #[arg(long)]
     pub allow_unsupported: bool,
 
@@ -223,7 +225,7 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "MODEL", conflicts_with = "job", help_heading = "Without a job file")]
     pub model: Vec<String>,
 
-    /// The URL of the model's server, which is OpenAI-compatible; its key is read from OPENAI_API_KEY
+    /// The URL of an OpenAI-compatible model server; its API key is read from OPENAI_API_KEY
     #[arg(long, value_name = "URL", requires = "model", help_heading = "Without a job file")]
     pub base_url: Option<String>,
 
@@ -248,7 +250,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE", help_heading = "Execution")]
     pub env_file: Option<PathBuf>,
 
-    /// Use no network to find datasets: reject the job if something of them is not on this machine
+    /// Find datasets without a network; reject the job if a file is not on this machine
     #[arg(long, help_heading = "Execution")]
     pub offline: bool,
 
@@ -299,7 +301,7 @@ pub(crate) struct Resume {
     #[arg(long, value_name = "JOB")]
     pub with: Option<PathBuf>,
 
-    /// Use no network to find datasets: fail if something of them is not on this machine
+    /// Find datasets without a network; fail if a file is not on this machine
     #[arg(long)]
     pub offline: bool,
 
@@ -453,33 +455,6 @@ pub(crate) enum SchemaOf {
     Benchmark,
     /// A preset of an agent
     Preset,
-}
-
-/// Arguments of `clean`.
-#[derive(Debug, Args)]
-pub(crate) struct Clean {
-    /// Also remove preserved environments
-    #[arg(long)]
-    pub preserved: bool,
-
-    /// Also remove images, layers and agent snapshots that no running job and no preserved environment
-    /// uses; on a Docker engine, only images that Rollout built
-    #[arg(long)]
-    pub images: bool,
-
-    /// Also remove downloaded datasets, repositories that no running job uses, and the build cache of the
-    /// Docker engine, which other builds share
-    #[arg(long)]
-    pub cache: bool,
-
-    /// Also look at the accounts for cloud sandboxes for which there are credentials on this machine, and
-    /// delete sandboxes of runs of this machine that have ended
-    #[arg(long)]
-    pub all_providers: bool,
-
-    /// Show what would be removed, without removing it
-    #[arg(long)]
-    pub dry_run: bool,
 }
 
 /// Arguments of `completions`.

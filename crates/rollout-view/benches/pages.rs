@@ -1,8 +1,8 @@
 //! What pages cost: those of a large job, and one of a long conversation.
 //!
 //! `cargo bench -p rollout-view` prints two tables. The job has 100,000 trials, or as many as stand after `--`. Without
-//! optimizations it only prints. With them it fails if a page needs more than 300 ms of CPU after the first read, if the
-//! process needs more than 200 MB, or if a page of a conversation takes more than 100 ms.
+//! optimizations it only prints. With them it fails at its end if a page needed more than 300 ms of CPU after the first
+//! read, if the process needed more than 200 MB, or if a page of a conversation took more than 100 ms.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
 use std::{
@@ -42,11 +42,17 @@ const ATTEMPTS: u32 = 4;
 
 fn main() {
     let trials = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(100_000);
-    large_job(trials);
-    long_conversation();
+    let mut missed = large_job(trials);
+    missed.extend(long_conversation());
+    for target in &missed {
+        println!("missed: {target}");
+    }
+    assert!(missed.is_empty() || cfg!(debug_assertions), "{} targets were missed", missed.len());
 }
 
-fn large_job(trials: u32) {
+/// Measures the pages of a large job, and returns the targets that they missed.
+fn large_job(trials: u32) -> Vec<String> {
+    let mut missed = Vec::new();
     let dir = tempfile::tempdir().expect("make a directory");
     write_job(&dir.path().join("job"), trials / ATTEMPTS / 2, &["one", "two"]);
     let viewer = Served::start(dir.path());
@@ -71,15 +77,20 @@ fn large_job(trials: u32) {
             cpu.as_millis(),
             size / 1024
         );
-        check(cpu < MAX_CPU, &format!("{page} needs more than {MAX_CPU:?} of CPU"));
+        if cpu >= MAX_CPU {
+            missed.push(format!("{page} needs more than {MAX_CPU:?} of CPU: {cpu:?}"));
+        }
     }
     let peak = used().1;
     println!("at most {} MB", peak / 1024);
-    check(peak < MAX_KILOBYTES, &format!("more than {MAX_KILOBYTES} kilobytes"));
+    if peak >= MAX_KILOBYTES {
+        missed.push(format!("more than {MAX_KILOBYTES} KB: {peak} KB"));
+    }
+    missed
 }
 
-/// A conversation of 20 MB.
-fn long_conversation() {
+/// Measures pages of a conversation of 20 MB, and returns the target if it was missed.
+fn long_conversation() -> Option<String> {
     let dir = tempfile::tempdir().expect("make a directory");
     let job = dir.path().join("job");
     write_job(&job, 1, &["one"]);
@@ -110,13 +121,7 @@ fn long_conversation() {
         second.as_secs_f64() * 1e3,
         size / 1024
     );
-    check(first < MAX_TIME, &format!("more than {MAX_TIME:?}"));
-}
-
-/// Fails if optimized code misses its goal.
-#[track_caller]
-fn check(is_met: bool, problem: &str) {
-    assert!(is_met || cfg!(debug_assertions), "{problem}");
+    (first >= MAX_TIME).then(|| format!("the page of a conversation takes more than {MAX_TIME:?}: {first:?}"))
 }
 
 fn trial(agent: &str, task: u32, attempt: u32) -> TrialId {

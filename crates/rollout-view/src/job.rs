@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use rollout_core::{
     display::count,
     name::{TrialId, TrialIndex},
-    result::{Totals, TrialSummary},
+    result::{ErrorType, Totals, TrialSummary},
     statistics::Figures,
 };
 use rollout_record::{
@@ -60,6 +60,8 @@ type KnownConversation = (TrialIndex, FileStamp, Option<Arc<ConversationPages>>)
 pub(crate) struct JobView {
     /// The name of its directory.
     pub(crate) name: String,
+    /// Its directory for commands that people copy.
+    pub(crate) given: PathBuf,
     pub(crate) saved: SavedJob,
     stamp: JobStamp,
     /// By the index in the plan.
@@ -95,10 +97,16 @@ pub(crate) struct JobLine {
 }
 
 impl JobView {
-    pub(crate) fn open(name: String, path: PathBuf, options: ViewOptions) -> Result<Self, SavedError> {
-        let saved = SavedJob::open(path)?;
+    pub(crate) fn open(
+        name: String,
+        path: PathBuf,
+        given: PathBuf,
+        options: ViewOptions,
+    ) -> Result<Self, SavedError> {
+        let (saved, trials) = read(path)?;
         let mut job = Self {
             name,
+            given,
             saved,
             stamp: JobStamp::default(),
             summaries: Vec::new(),
@@ -114,7 +122,7 @@ impl JobView {
             totals: OnceLock::new(),
         };
         job.stamp = job.current_stamp();
-        job.read_all()?;
+        job.replace(trials);
         job.read_notes();
         job.find_running();
         Ok(job)
@@ -128,7 +136,9 @@ impl JobView {
         }
         match self.saved.update()? {
             None => {
-                self.read_all()?;
+                let (saved, trials) = read(self.saved.path())?;
+                self.saved = saved;
+                self.replace(trials);
                 // The indexes of trials have changed.
                 self.read_notes();
             }
@@ -165,23 +175,29 @@ impl JobView {
         }
     }
 
-    fn read_all(&mut self) -> Result<(), SavedError> {
+    /// Takes the trials of a job that was read as a whole.
+    fn replace(&mut self, trials: Vec<(TrialIndex, ReadTrial)>) {
         self.summaries = vec![None; self.saved.planned() as usize];
         self.causes = CauseGroups::default();
-        let Self { saved, summaries, causes, .. } = self;
-        for trial in saved.trials()? {
-            put(summaries, causes, &trial?);
-        }
-        Ok(())
+        trials.into_iter().for_each(|(index, trial)| self.put(index, trial));
     }
 
     fn add(&mut self, trial: &SavedTrial) {
-        let Self { summaries, causes, .. } = self;
         // The trial ran again, perhaps with another outcome.
-        if summaries.get(trial.index.0 as usize).is_some_and(Option::is_some) {
-            causes.remove(trial.index);
+        if self.summary(trial.index).is_some() {
+            self.causes.remove(trial.index);
         }
-        put(summaries, causes, trial);
+        let error = trial.result.error.as_ref().map(|error| (error.kind, error.message.as_str()));
+        self.put(trial.index, ReadTrial::new(TrialSummary::from(&trial.result), error));
+    }
+
+    fn put(&mut self, index: TrialIndex, trial: ReadTrial) {
+        if let Some(place) = self.summaries.get_mut(index.0 as usize) {
+            *place = Some(trial.summary);
+        }
+        if let (Some(cause), Some(id)) = (trial.cause, self.saved.id(index)) {
+            self.causes.add(cause, index, id);
+        }
     }
 
     /// Reads the notes. If they are damaged, the job is shown without them.
@@ -190,21 +206,15 @@ impl JobView {
             Ok(notes) => (notes, None),
             Err(error) => (JobNotes::default(), Some(rollout_core::text::chain(&error))),
         };
-        let noted =
-            self.notes.trials().filter_map(|(trial, notes)| Some((self.index_of(trial)?.0, notes.clone())));
+        let noted = self
+            .notes
+            .trials()
+            .filter_map(|(trial, notes)| Some((self.saved.index_of(trial)?.0, notes.clone())));
         self.noted = noted.collect();
         let excluded = &self.options.excluded_tags;
         let is_excluded = |notes: &TrialNotes| excluded.iter().any(|tag| notes.tags.contains(tag));
         self.excluded =
             self.noted.iter().filter(|(_, notes)| is_excluded(notes)).map(|(index, _)| *index).collect();
-    }
-
-    /// The index of a trial by its name.
-    fn index_of(&self, trial: &str) -> Option<TrialIndex> {
-        let (agent, rest) = trial.split_once('/')?;
-        let (dataset, rest) = rest.split_once('/')?;
-        let (task, attempt) = rest.rsplit_once("__")?;
-        self.saved.index(agent, dataset, task, attempt.parse().ok()?)
     }
 
     pub(crate) fn index(&self, trial: &TrialId) -> Option<TrialIndex> {
@@ -378,16 +388,27 @@ impl JobView {
     }
 }
 
-fn put(summaries: &mut [Option<TrialSummary>], causes: &mut CauseGroups, trial: &SavedTrial) {
-    let summary = TrialSummary::from(&trial.result);
-    if let Some(place) = summaries.get_mut(trial.index.0 as usize) {
-        *place = Some(summary);
+/// What is read of a finished trial.
+struct ReadTrial {
+    summary: TrialSummary,
+    /// Why it failed, if it did.
+    cause: Option<TrialCause>,
+}
+
+impl ReadTrial {
+    fn new(summary: TrialSummary, error: Option<(ErrorType, &str)>) -> Self {
+        let has_failed = TrialStatus::of_summary(&summary) == TrialStatus::Failed;
+        let error = error.filter(|_| has_failed);
+        Self { summary, cause: error.map(|(kind, message)| TrialCause::of_error(kind, message)) }
     }
-    if let Some(error) = &trial.result.error
-        && TrialStatus::of_summary(&summary) == TrialStatus::Failed
-    {
-        causes.add(TrialCause::of_error(error), trial.index, trial.id.clone());
-    }
+}
+
+/// Reads a job and its trials.
+fn read(path: impl Into<PathBuf>) -> Result<(SavedJob, Vec<(TrialIndex, ReadTrial)>), SavedError> {
+    SavedJob::open_with(path, |outline| {
+        let error = outline.error.as_ref().map(|error| (error.kind, &*error.message));
+        ReadTrial::new(outline.summary(), error)
+    })
 }
 
 /// The trials of a job for its statistics.

@@ -25,6 +25,8 @@ pub(crate) type SharedJob = Arc<Mutex<JobView>>;
 #[derive(Debug)]
 pub(crate) struct Library {
     root: PathBuf,
+    /// The directory as it was given, for commands that people copy.
+    given: PathBuf,
     /// Whether the directory is itself a job.
     is_job: bool,
     options: ViewOptions,
@@ -49,7 +51,7 @@ impl Library {
             .and_then(|root| fs::read_dir(&root).map(|_| root))
             .map_err(|source| ViewError::Directory { path: dir.to_owned(), source })?;
         let is_job = JobDir::new(&root).journal().is_file();
-        Ok(Self { root, is_job, options, open: Mutex::default() })
+        Ok(Self { root, given: dir.to_owned(), is_job, options, open: Mutex::default() })
     }
 
     /// The names of the jobs. Links that lead out of the directory are not jobs of it.
@@ -97,7 +99,9 @@ impl Library {
             lock(&job).update()?;
             return Ok(job);
         }
-        let job = Arc::new(Mutex::new(JobView::open(name.to_owned(), path, self.options.clone())?));
+        let given = if self.is_job { self.given.clone() } else { self.given.join(name) };
+        let job = JobView::open(name.to_owned(), path, given, self.options.clone())?;
+        let job = Arc::new(Mutex::new(job));
         let mut open = lock(&self.open);
         let now = open.uses;
         open.jobs.insert(name.to_owned(), (Arc::clone(&job), now));

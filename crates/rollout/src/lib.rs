@@ -76,7 +76,7 @@ pub use rollout_env as environment;
 pub use rollout_gateway as gateway;
 pub use rollout_record::{compare, export, hub, import, stats};
 
-/// The tutorial for environments; its examples must compile.
+/// The tutorial for interactions in Rust; its examples must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/environments.md")]
 mod environments {}

@@ -206,8 +206,8 @@ pub use rollout_model::{
     FieldError, Halt, Interaction, InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, PythonError,
     PythonFunction, PythonWorker, PythonWorkers, Resources, RolloutInput, Rubric, RubricError, SamplingArgs,
     Sandboxed, Share, SimulatedUser, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep,
-    Usage, client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output,
-    tool, tool_calls, total_tool_calls,
+    Usage, client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rollout_observed,
+    rubric, state_to_output, tool, tool_calls, total_tool_calls,
 };
 pub use rollout_record::{
     metadata::{self, GenerateMetadata},

@@ -164,7 +164,7 @@ impl Rollouts {
         Self { rubric: self.rubric.advantage(estimator), ..self }
     }
 
-    /// Whether rollouts that failed or timed out count in the baseline of the advantages and give training samples.
+    /// Whether rollouts that failed or timed out count in the baseline of the advantages, and become training samples.
     #[must_use]
     pub fn include_errors(self, include_errors: bool) -> Self {
         Self { rubric: self.rubric.include_errors(include_errors), ..self }

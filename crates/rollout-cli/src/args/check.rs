@@ -13,7 +13,7 @@ Examples:
   rollout check terminal-bench@2.0       Check a dataset by name, as `rollout datasets list` shows it
   rollout check job.yaml --output json   Check the tasks of a job, in its environment
   rollout check jobs/check-2026-01-15__10-30-00
-                                         Report on a check that has run, or that `rollout resume` completed
+                                         Report the findings of a finished check again
 
 A task fails the check if:
   its own solution (the agent oracle) does not pass every attempt;

@@ -9,7 +9,7 @@ use super::Answer;
 const EXAMPLES: &str = "\
 Examples:
   rollout datasets list                      List the known datasets
-  rollout datasets list 'swe*'               List those whose name matches
+  rollout datasets list 'swe*'               List the datasets whose name matches
   rollout datasets show gsm8k                Show what it measures, its source, size and licence
   rollout datasets download terminal-bench@2.0
                                              Fetch its tasks, so that jobs can run with --offline
@@ -17,7 +17,7 @@ Examples:
                                              Write its questions and answers to a file
 
 A DATASET is one of:
-  NAME[@VERSION]                             a ready definition, or a dataset of a registry
+  NAME[@VERSION]                             a built-in benchmark, or a dataset of a registry
   hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]  a dataset on the Hugging Face Hub
   git+URL[@REVISION][#PATH]                  tasks in a git repository
 
@@ -44,7 +44,7 @@ pub(crate) enum DatasetsCommand {
         #[arg(value_name = "GLOB")]
         pattern: Option<String>,
 
-        /// Use no network: only registries that are on this machine or in the cache
+        /// Use no network; read only registries that are on this machine or in the cache
         #[arg(long)]
         offline: bool,
 
@@ -75,7 +75,7 @@ pub(crate) enum DatasetsCommand {
         #[arg(short, long, value_name = "FILE")]
         out: Option<PathBuf>,
 
-        /// Use no network: report what is missing
+        /// Use no network; report missing files
         #[arg(long)]
         offline: bool,
 

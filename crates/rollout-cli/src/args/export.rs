@@ -139,7 +139,7 @@ pub(crate) struct ExportRl {
     #[arg(long)]
     pub include_errors: bool,
 
-    /// Recompute the advantages over all members of each group; by default the recorded ones are exported
+    /// Recompute the advantages over all members of each group; by default the recorded advantages are exported
     ///
     /// group_mean: the reward minus the mean of the group. leave_one_out: the reward minus the mean of the other
     /// members. normalised: group_mean divided by the standard deviation of the group.

@@ -40,7 +40,7 @@ pub(crate) struct ImportHarbor {
     #[arg(short = 'o', long, value_name = "DIR", default_value = "jobs")]
     pub jobs_dir: PathBuf,
 
-    /// The name of the new job; by default that of the directory
+    /// The name of the new job; by default the name of the Harbor directory
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 

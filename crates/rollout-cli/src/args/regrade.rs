@@ -9,7 +9,7 @@ use super::Answer;
 const EXAMPLES: &str = "\
 Examples:
   rollout regrade jobs/nightly --dry-run     Show which trials can be graded again, and why others cannot
-  rollout regrade jobs/nightly               Run the current tests of the tasks on what each trial left
+  rollout regrade jobs/nightly               Run the current tests on the files that each trial left
   rollout regrade jobs/nightly --tests new-tests/ --task 'sort-*'
                                              Use the tests in new-tests/<task>/, for some tasks
   rollout regrade jobs/nightly --set verifier.environment=separate --set verifier.image=judge:2
@@ -36,8 +36,7 @@ pub(crate) struct Regrade {
     #[arg(value_name = "JOB_DIR")]
     pub job: PathBuf,
 
-    /// Tests in place of those of the tasks: DIR/<task>/tests or DIR/<task>, or DIR itself for all tasks;
-    /// tasks without a directory keep their tests
+    /// Use other tests: DIR/<task>/tests or DIR/<task> for one task, or DIR for all tasks; other tasks keep their tests
     #[arg(long, value_name = "DIR")]
     pub tests: Option<PathBuf>,
 
@@ -45,7 +44,7 @@ pub(crate) struct Regrade {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Grade also trials whose agent left processes running beside the tests; processes are not kept
+    /// Also grade trials whose agent left processes running during the tests, although processes are not kept
     #[arg(long)]
     pub ignore_processes: bool,
 
@@ -65,15 +64,15 @@ pub(crate) struct Regrade {
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub dataset: Vec<String>,
 
-    /// The parent directory of the new job; by default that of the finished job
+    /// The parent directory of the new job; by default the parent of the finished job
     #[arg(short = 'o', long, value_name = "DIR")]
     pub jobs_dir: Option<PathBuf>,
 
-    /// Number of trials that are graded at the same time; by default that of the finished job
+    /// Number of trials that are graded at the same time; by default as in the finished job
     #[arg(short = 'n', long, value_name = "N")]
     pub concurrency: Option<NonZeroU32>,
 
-    /// Use no network to find datasets: fail if something of them is not on this machine
+    /// Find datasets without a network; fail if a file is not on this machine
     #[arg(long)]
     pub offline: bool,
 

@@ -27,7 +27,7 @@ pub(crate) struct Reproduce {
     #[arg(value_name = "TRIAL_DIR")]
     pub trial: PathBuf,
 
-    /// The parent directory of the new job; by default that of the old job
+    /// The parent directory of the new job; by default the parent of the old job
     #[arg(short = 'o', long, value_name = "DIR")]
     pub jobs_dir: Option<PathBuf>,
 

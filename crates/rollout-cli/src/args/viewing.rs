@@ -9,7 +9,7 @@ pub(super) const LIST_EXAMPLES: &str = "\
 Examples:
   rollout list                                   List the jobs in jobs/
   rollout list jobs/nightly                      List the trials of a job
-  rollout list jobs/nightly --status failed --status unsolved
+  rollout list jobs/nightly --status failed,unsolved
                                                  List the trials to look into
   rollout list jobs/nightly --sort cost --json | jq -s '.[:10]'
                                                  Find the ten most expensive trials";
@@ -17,7 +17,7 @@ Examples:
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   rollout show jobs/nightly/codex/tasks/hello__1     Show one trial
-  rollout show 'jobs/nightly/*/*/hello__*'           Show a trial by a pattern, or list those that match";
+  rollout show 'jobs/nightly/*/*/hello__*'           Show the trial that matches, or list all that match";
 
 pub(super) const LOGS_EXAMPLES: &str = "\
 Examples:
@@ -58,8 +58,8 @@ pub(crate) struct List {
     #[arg(long, value_name = "GLOB", help_heading = "Trials of a job")]
     pub task: Vec<String>,
 
-    /// Only trials with this status; can be repeated
-    #[arg(long, value_name = "STATUS", help_heading = "Trials of a job")]
+    /// Only trials with these statuses, separated by commas
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', help_heading = "Trials of a job")]
     pub status: Vec<StatusFilter>,
 
     /// Only trials with this tag of `rollout note`; can be repeated
@@ -86,9 +86,9 @@ pub(crate) enum StatusFilter {
     Solved,
     /// The reward is lower
     Unsolved,
-    /// Completed without a reward, because none was asked for
+    /// Completed without a reward, because scoring is off or there is no expected answer
     Unscored,
-    /// An error prevented a reward
+    /// Without a reward because of an error
     Failed,
     /// Running now
     Running,

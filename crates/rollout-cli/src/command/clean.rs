@@ -7,10 +7,9 @@ mod cluster;
 mod engine;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -18,7 +17,9 @@ use rollout::{
     environment::docker::EngineError,
     task::{checkouts, remove_unused_checkouts},
 };
-use rollout_sandbox::{StoredKind, User, remove_unused, stored, sweep};
+use rollout_sandbox::{
+    StoreLimit, StoreLimiter, Stored, StoredKind, User, disk_use, remove_unused, stored, sweep,
+};
 
 use crate::{
     args::Clean,
@@ -157,30 +158,45 @@ fn images(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     let found = stored(state_dir)?;
     let sizes: HashMap<PathBuf, u64> =
         found.iter().map(|stored| (stored.path.clone(), disk_use(&stored.path))).collect();
-    let unused: Vec<PathBuf> = if args.images && !args.dry_run {
-        remove_unused(state_dir)?.into_iter().map(|stored| stored.path).collect()
-    } else {
-        let unused = found.iter().filter(|stored| match stored.used_by {
-            None => true,
-            // It becomes unused when the preserved environments are removed.
-            Some(User::Preserved) => args.dry_run && args.preserved,
-            Some(User::Engine) => false,
-        });
-        unused.map(|stored| stored.path.clone()).collect()
+    // What becomes unused when preserved environments are removed counts as unused.
+    let is_used = |stored: &Stored| match stored.used_by {
+        None => false,
+        Some(User::Preserved) => !(args.dry_run && args.preserved),
+        Some(User::Engine) => true,
     };
+    let limit = StoreLimit { size: args.store_size.map(|size| size.0), free: None };
+    let mut limiter = StoreLimiter::new(state_dir, limit);
+    let removed: Vec<Stored> = match (args.images, args.dry_run) {
+        (true, true) => found.iter().filter(|stored| !is_used(stored)).cloned().collect(),
+        (true, false) => remove_unused(state_dir)?,
+        (false, true) => limiter.chosen()?,
+        (false, false) => limiter.apply()?,
+    };
+    let removed: HashSet<PathBuf> = removed.into_iter().map(|stored| stored.path).collect();
     let nouns = [
         (StoredKind::Host, "host image"),
         (StoredKind::Layer, "layer"),
         (StoredKind::Snapshot, "agent snapshot"),
     ];
-    Ok(nouns
-        .into_iter()
-        .flat_map(|(kind, noun)| {
-            let paths = found.iter().filter(|stored| stored.kind == kind).map(|stored| &stored.path);
-            let sized = paths.map(|path| (!unused.contains(path), sizes.get(path).copied().unwrap_or(0)));
-            by_flag(noun, "--images", args.images, sized)
-        })
-        .collect())
+    let mut rows = Vec::new();
+    for (kind, noun) in nouns {
+        let size = |stored: &Stored| sizes.get(&stored.path).copied().unwrap_or(0);
+        let of_kind = found.iter().filter(|stored| stored.kind == kind);
+        let (gone, kept): (Vec<_>, Vec<_>) = of_kind.partition(|stored| removed.contains(&stored.path));
+        let kept = kept.into_iter().map(|stored| (args.images || is_used(stored), size(stored)));
+        let gone = gone.into_iter().map(|stored| (false, size(stored)));
+        if args.images {
+            rows.extend(by_flag(noun, "--images", true, gone.chain(kept)));
+        } else {
+            let gone: Vec<u64> = gone.map(|(_, bytes)| bytes).collect();
+            if !gone.is_empty() {
+                let what = count(gone.len() as u64, noun);
+                rows.push(Row::sized(Fate::Goes, what, true, gone.iter().sum()));
+            }
+            rows.extend(by_flag(noun, "--images", false, kept));
+        }
+    }
+    Ok(rows)
 }
 
 /// Lists the checkouts of git repositories with tasks.
@@ -252,19 +268,4 @@ fn discard(state_dir: &Path, preserved: &[PathBuf]) -> io::Result<()> {
         fs::rename(kept, run.join(name))?;
     }
     Ok(())
-}
-
-/// Returns the disk usage of a directory tree. Unreadable parts are not counted.
-fn disk_use(path: &Path) -> u64 {
-    const BLOCK_BYTES: u64 = 512;
-    let mut bytes = 0;
-    let mut waiting = vec![path.to_owned()];
-    while let Some(path) = waiting.pop() {
-        let Ok(found) = fs::symlink_metadata(&path) else { continue };
-        bytes += found.blocks() * BLOCK_BYTES;
-        if found.is_dir() {
-            waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
-        }
-    }
-    bytes
 }

@@ -86,7 +86,8 @@ async fn serve(args: GatewayServe) -> Result<Exit, Failure> {
         args.record.display(),
     ))?;
     if !args.host.is_loopback() {
-        let note = "requests and the token are not encrypted; let other machines in through a proxy with TLS";
+        let note =
+            "requests and the token are not encrypted; for access from other machines, use a proxy with TLS";
         writeln!(anstream::stderr().lock(), "{}", warnings::line("gateway", note))?;
     }
     cancel.graceful.cancelled().await;

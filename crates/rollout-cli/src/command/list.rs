@@ -1,6 +1,7 @@
 //! `rollout list`: the jobs of a directory, or the trials of a job.
 
 use std::{
+    borrow::Cow,
     cmp::Ordering,
     fs,
     io::{self, Write as _},
@@ -10,14 +11,16 @@ use std::{
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use jiff::Timestamp;
 use rollout::{
-    name::TrialId,
+    name::TrialIndex,
     record::{
+        causes::TrialCause,
+        journal::PlannedTask,
         layout::JobDir,
         moment,
-        notes::{JobNotes, NoteTag, NotesError, TagExclusion, TrialNotes},
+        notes::{JobNotes, NoteTag, NotesError, TagExclusion},
         saved::{SavedJob, TrialStatus},
     },
-    result::{ErrorType, Totals, TrialSummary},
+    result::{ErrorType, Totals},
 };
 use serde::Serialize;
 
@@ -26,10 +29,8 @@ use crate::{
     args::{List, SortBy, StatusFilter},
     exit::{Exit, Failure, hinted},
     report::{
-        Align, narrow, quoted, table,
-        text::{
-            BAD, BOLD, DIM, GOOD, ODD, count, dollars, first_line, fit, fit_end, number, paint, percent, span,
-        },
+        Align, Row, Table, narrow, quoted,
+        text::{BAD, BOLD, DIM, GOOD, ODD, count, dollars, fit, number, paint, percent, span},
         width,
     },
 };
@@ -37,8 +38,14 @@ use crate::{
 /// The minimum width of the name of a trial.
 const MIN_NAME: usize = 20;
 
-/// The width that is left for the error beside the name of a trial.
-const MIN_ERROR: usize = 5;
+/// The width that is left for the evidence beside the name of a trial.
+const MIN_EVIDENCE: usize = 8;
+
+/// The most trials of a list for which files are read. A longer list has only the evidence of errors.
+const MAX_READ: usize = 500;
+
+/// How much of a table is written at a time.
+const OUTPUT_BYTES: usize = 1 << 16;
 
 /// What is shown for an unknown value.
 const NOTHING: &str = "—";
@@ -81,16 +88,16 @@ struct JobLine {
 
 impl JobLine {
     fn read(directory: &Path, excluded_tags: &[NoteTag]) -> Result<Self, Failure> {
-        let job = SavedJob::open(directory)?;
+        let (job, trials) = SavedJob::open_with(directory, |outline| outline.summary())?;
         let exclusion = TagExclusion::read(&JobDir::new(directory), excluded_tags);
         let exclusion = exclusion.map_err(hinted(NotesError::hint))?;
         let mut excluded = 0;
         let mut totals = Totals::default();
-        for trial in job.trials()? {
-            let trial = trial?;
-            match exclusion.excludes(&trial.id) {
+        for (index, summary) in trials {
+            let is_excluded = || job.id(index).is_some_and(|id| exclusion.excludes(&id));
+            match !excluded_tags.is_empty() && is_excluded() {
                 true => excluded += 1,
-                false => totals.add(TrialSummary::from(&trial.result)),
+                false => totals.add(summary),
             }
         }
         let headline = totals.headline();
@@ -172,10 +179,12 @@ fn jobs(dir: &Path, args: &List) -> Result<Exit, Failure> {
     use Align::{Left, Right};
     let mut columns = vec![Left, Left, Left, Right, Right, Right, Right, Left];
     narrow(&mut columns, &mut rows, width(), &["started", "cost", "failed", "agents and datasets"]);
-    print_table(&columns, &rows, |row, line| match status_cell(row) {
-        "running" => paint(GOOD, line),
-        "cancelled" | "incomplete" => paint(ODD, line),
-        _ => line.to_owned(),
+    let mut table = Table::new(columns);
+    rows.iter().for_each(|row| table.push(row.iter().map(String::as_str)));
+    print_table(&table, |row, line| match status_cell(row) {
+        "running" => paint(GOOD, &line),
+        "cancelled" | "incomplete" => paint(ODD, &line),
+        _ => line,
     })?;
     let example = quoted(&lines[0].directory);
     let mut text = format!("\n{}; `rollout list {example}` lists trials", count(lines.len() as u64, "job"));
@@ -186,9 +195,9 @@ fn jobs(dir: &Path, args: &List) -> Result<Exit, Failure> {
 }
 
 /// The status in a row of jobs, wherever it is.
-fn status_cell(row: &[String]) -> &str {
+fn status_cell(row: Row<'_>) -> &str {
     let statuses = ["running", "cancelled", "incomplete", "finished"];
-    row.iter().skip(1).map(String::as_str).find(|cell| statuses.contains(cell)).unwrap_or_default()
+    row.cells().skip(1).find(|cell| statuses.contains(cell)).unwrap_or_default()
 }
 
 /// Says which trials are left out; None if no tag is excluded.
@@ -199,11 +208,11 @@ fn excluded_note(tags: &[NoteTag], trials: u64) -> Option<String> {
 
 /// A line of the list of trials.
 #[derive(Debug, Serialize)]
-struct TrialLine {
+struct TrialLine<'j> {
     trial: String,
-    agent: String,
-    dataset: String,
-    task: String,
+    agent: &'j str,
+    dataset: &'j str,
+    task: &'j str,
     attempt: u32,
     status: TrialStatus,
     reward: Option<f64>,
@@ -211,142 +220,215 @@ struct TrialLine {
     cost: Option<f64>,
     error: Option<ErrorType>,
     message: Option<String>,
-    tags: Vec<NoteTag>,
+    tags: Vec<&'j NoteTag>,
     comments: u64,
 }
 
-impl TrialLine {
-    fn new(id: &TrialId, status: TrialStatus, notes: Option<&TrialNotes>) -> Self {
-        Self {
-            tags: notes.iter().flat_map(|notes| &notes.tags).cloned().collect(),
+impl<'j> TrialLine<'j> {
+    /// A line without a result. None if the trial is not in the plan.
+    fn new(job: &'j SavedJob, index: TrialIndex, status: TrialStatus, notes: &'j JobNotes) -> Option<Self> {
+        let (agent, task, attempt) = job.parts(index)?;
+        let (agent, PlannedTask { dataset, name, .. }) =
+            (&job.header().agents[agent], &job.header().tasks[task]);
+        let trial = format!("{agent}/{dataset}/{name}__{attempt}");
+        let notes = notes.of_name(&trial);
+        Some(Self {
+            tags: notes.iter().flat_map(|notes| &notes.tags).collect(),
             comments: notes.map_or(0, |notes| notes.comments.len() as u64),
-            trial: id.to_string(),
-            agent: id.agent.to_string(),
-            dataset: id.dataset.to_string(),
-            task: id.task.to_string(),
-            attempt: id.attempt,
+            trial,
+            agent,
+            dataset,
+            task: name,
+            attempt,
             status,
             reward: None,
             seconds: None,
             cost: None,
             error: None,
             message: None,
-        }
+        })
     }
 
-    fn cells(&self) -> Vec<String> {
-        let error = self.error.map(|kind| {
-            let message = first_line(self.message.as_deref().unwrap_or_default());
-            if message.is_empty() { kind.to_string() } else { format!("{kind}: {message}") }
-        });
-        let tags: Vec<&str> = self.tags.iter().map(NoteTag::as_str).collect();
-        vec![
-            self.status.as_str().to_owned(),
-            self.trial.clone(),
+    /// The cells of the table. With a job, the evidence of an unsolved trial is read from its files.
+    fn cells(&self, job: Option<&SavedJob>) -> [Cow<'_, str>; COLUMNS.len()] {
+        let message = self.message.as_deref().unwrap_or_default();
+        let evidence = match (self.error, job) {
+            (Some(kind), _) if message.is_empty() => kind.to_string(),
+            (Some(kind), _) => format!("{kind}: {message}"),
+            (None, Some(job)) if self.status == TrialStatus::Unsolved => {
+                self.evidence(job).unwrap_or_default()
+            }
+            (None, _) => String::new(),
+        };
+        let tags: Vec<&str> = self.tags.iter().map(|tag| tag.as_str()).collect();
+        let or_nothing = |text: Option<String>| text.map_or(Cow::Borrowed(NOTHING), Cow::Owned);
+        [
+            self.status.as_str().into(),
+            self.trial.as_str().into(),
             or_nothing(self.reward.map(number)),
             or_nothing(self.seconds.map(span)),
             or_nothing(self.cost.map(dollars)),
-            tags.join(" "),
-            error.unwrap_or_default(),
+            tags.join(" ").into(),
+            evidence.into(),
         ]
+    }
+
+    /// What the tests printed last, or what a rollout ended with.
+    fn evidence(&self, job: &SavedJob) -> Option<String> {
+        let trial = job.trial(job.index(self.agent, self.dataset, self.task, self.attempt)?).ok()??;
+        Some(job.evidence(&trial)?.text)
+    }
+}
+
+/// What a line has of the result of a trial.
+struct FinishedTrial {
+    status: TrialStatus,
+    reward: Option<f64>,
+    seconds: f64,
+    cost: Option<f64>,
+    error: Option<ErrorType>,
+    message: Option<String>,
+}
+
+/// Which trials are listed.
+struct Wanted<'a> {
+    args: &'a List,
+    agents: Option<GlobSet>,
+    tasks: Option<GlobSet>,
+    statuses: Vec<TrialStatus>,
+    /// How many were left out by their tags.
+    excluded: u64,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(args: &'a List) -> Result<Self, Failure> {
+        Ok(Self {
+            args,
+            agents: globs(&args.agent)?,
+            tasks: globs(&args.task)?,
+            statuses: args.status.iter().map(|filter| status_of(*filter)).collect(),
+            excluded: 0,
+        })
+    }
+
+    /// Whether a trial is listed. It is counted if its tags exclude it.
+    fn contains(&mut self, line: &TrialLine<'_>) -> bool {
+        let has_tag = |tags: &[NoteTag]| line.tags.iter().any(|tag| tags.contains(tag));
+        let is_wanted = self.agents.as_ref().is_none_or(|globs| globs.is_match(line.agent))
+            && self.tasks.as_ref().is_none_or(|globs| globs.is_match(line.task))
+            && (self.statuses.is_empty() || self.statuses.contains(&line.status))
+            && (self.args.tag.is_empty() || has_tag(&self.args.tag));
+        let is_excluded = is_wanted && has_tag(&self.args.exclude_tag);
+        self.excluded += u64::from(is_excluded);
+        is_wanted && !is_excluded
     }
 }
 
 fn trials(args: &List) -> Result<Exit, Failure> {
-    let job = SavedJob::open(&args.directory)?;
-    let (agents, tasks) = (globs(&args.agent)?, globs(&args.task)?);
-    let statuses: Vec<TrialStatus> = args.status.iter().map(|filter| status_of(*filter)).collect();
-    let wanted = |id: &TrialId, status: TrialStatus| {
-        agents.as_ref().is_none_or(|globs| globs.is_match(id.agent.as_str()))
-            && tasks.as_ref().is_none_or(|globs| globs.is_match(id.task.as_str()))
-            && (statuses.is_empty() || statuses.contains(&status))
-    };
+    let (job, finished) = SavedJob::open_with(&args.directory, |outline| {
+        // Messages can be long, and a table has only one line of each.
+        let message = outline.error.as_ref().map(|error| match args.json {
+            true => error.message.clone().into_owned(),
+            false => TrialCause::of_error(error.kind, &error.message).text,
+        });
+        let summary = outline.summary();
+        let status = TrialStatus::of_summary(&summary);
+        FinishedTrial {
+            status,
+            reward: summary.reward,
+            seconds: summary.seconds,
+            cost: summary.known_cost(),
+            error: summary.error,
+            message,
+        }
+    })?;
+    let mut wanted = Wanted::new(args)?;
     let notes = match args.tag.is_empty() && args.exclude_tag.is_empty() {
         true => notes_or_warning(&job),
         false => JobNotes::read(&JobDir::new(job.path())).map_err(hinted(NotesError::hint))?,
     };
-    let exclusion = TagExclusion::new(&args.exclude_tag, notes.clone());
-    let mut excluded = 0;
-    let mut wanted = |id: &TrialId, status: TrialStatus| {
-        let has_tag = args.tag.is_empty() || notes.tags(id).any(|tag| args.tag.contains(tag));
-        let is_wanted = wanted(id, status) && has_tag;
-        let is_excluded = is_wanted && exclusion.excludes(id);
-        excluded += u64::from(is_excluded);
-        is_wanted && !is_excluded
-    };
-    let mut lines = Vec::new();
-    for trial in job.trials()? {
-        let trial = trial?;
-        let status = TrialStatus::of(&trial.result);
-        if wanted(&trial.id, status) {
-            let result = &trial.result;
-            lines.push((
-                trial.index.0,
-                TrialLine {
-                    reward: result.reward,
-                    seconds: Some(result.durations.total_sec),
-                    cost: TrialSummary::from(result).known_cost(),
-                    error: result.error.as_ref().map(|error| error.kind),
-                    message: result.error.as_ref().map(|error| error.message.clone()),
-                    ..TrialLine::new(&trial.id, status, notes.of(&trial.id))
-                },
-            ));
-        }
-    }
-    for (index, id, status) in job.unfinished() {
-        if wanted(&id, status) {
-            lines.push((index.0, TrialLine::new(&id, status, notes.of(&id))));
-        }
-    }
+    let finished = finished.into_iter().filter_map(|(index, trial)| {
+        let FinishedTrial { status, reward, seconds, cost, error, message } = trial;
+        let line = TrialLine::new(&job, index, status, &notes)?;
+        Some((index, TrialLine { reward, seconds: Some(seconds), cost, error, message, ..line }))
+    });
+    let unfinished = job
+        .unfinished()
+        .filter_map(|(index, _, status)| Some((index, TrialLine::new(&job, index, status, &notes)?)));
+    let mut lines: Vec<_> = finished.chain(unfinished).filter(|(_, line)| wanted.contains(line)).collect();
     lines.sort_by(|(a_index, a), (b_index, b)| order(args.sort, a, b).then(a_index.cmp(b_index)));
-    let lines: Vec<TrialLine> = lines.into_iter().map(|(_, line)| line).collect();
+    let lines: Vec<TrialLine<'_>> = lines.into_iter().map(|(_, line)| line).collect();
     if args.json {
         return print_json(&lines);
     }
     if !lines.is_empty() {
-        let heading = ["status", "trial", "reward", "time", "cost", "tags", "error"];
-        let mut rows = vec![heading.map(str::to_owned).to_vec()];
-        rows.extend(lines.iter().map(TrialLine::cells));
-        use Align::{Left, Right};
-        let mut columns = vec![Left, Left, Right, Right, Right, Left, Left];
-        if lines.iter().all(|line| line.tags.is_empty()) {
-            columns.remove(5);
-            rows.iter_mut().for_each(|row| drop(row.remove(5)));
-        }
-        fit_names(&mut rows, width());
-        print_table(&columns, &rows, |row, line| {
-            let style = match row[0].as_str() {
+        print_table(&trial_table(&job, &lines, width()), |row, line| {
+            let status = row.cells().next().unwrap_or_default();
+            let style = match status {
                 "solved" => GOOD,
                 "failed" => BAD,
                 "running" | "missing" => ODD,
-                _ => return line.to_owned(),
+                _ => return line,
             };
-            let (status, rest) = line.split_at(row[0].len());
-            format!("{}{rest}", paint(style, status))
+            match line.strip_prefix(status) {
+                Some(rest) => format!("{}{rest}", paint(style, status)),
+                None => line,
+            }
         })?;
         super::print("")?;
     }
     super::print(&footer(&job, &lines))?;
-    if let Some(note) = excluded_note(&args.exclude_tag, excluded) {
+    if let Some(note) = excluded_note(&args.exclude_tag, wanted.excluded) {
         super::print(&paint(DIM, &note))?;
     }
     Ok(Exit::Success)
 }
 
-/// Cuts the names of trials at their start, so that the other columns and the start of the error fit.
-fn fit_names(rows: &mut [Vec<String>], width: usize) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let others = (0..columns).filter(|column| *column != 1).map(|column| match column + 1 == columns {
-        true => widest(column).min(MIN_ERROR),
-        false => widest(column) + 2,
-    });
-    let width = width.saturating_sub(others.sum::<usize>() + 2).max(MIN_NAME);
-    rows.iter_mut().for_each(|row| row[1] = fit_end(&row[1], width));
+/// The columns of the table of trials.
+const COLUMNS: [(&str, Align); 7] = [
+    ("status", Align::Left),
+    ("trial", Align::Left),
+    ("reward", Align::Right),
+    ("time", Align::Right),
+    ("cost", Align::Right),
+    ("tags", Align::Left),
+    ("evidence", Align::Left),
+];
+const TRIAL: usize = 1;
+const TIME: usize = 3;
+const COST: usize = 4;
+const TAGS: usize = 5;
+const EVIDENCE: usize = 6;
+
+/// The table of trials. On a narrow terminal, names are cut at the start, so that the start of the evidence fits. If that
+/// is not enough, times and costs are left out.
+fn trial_table(job: &SavedJob, lines: &[TrialLine<'_>], width: usize) -> Table {
+    let mut table = Table::new(COLUMNS.map(|(_, align)| align));
+    table.push(COLUMNS.map(|(name, _)| name));
+    for line in lines {
+        let cells = line.cells((lines.len() <= MAX_READ).then_some(job));
+        table.push(cells.iter().map(|cell| &**cell));
+    }
+    if lines.iter().all(|line| line.tags.is_empty()) {
+        table.hide(TAGS);
+    }
+    let room = |table: &Table| {
+        let evidence = table.width(EVIDENCE);
+        let others = table.line_width() - table.width(TRIAL) - evidence;
+        width.saturating_sub(others + evidence.min(MIN_EVIDENCE))
+    };
+    for column in [COST, TIME] {
+        if room(&table) < table.width(TRIAL).min(MIN_NAME) {
+            table.hide(column);
+        }
+    }
+    let name = room(&table).max(MIN_NAME);
+    table.cut(TRIAL, name);
+    table
 }
 
 /// Counts the listed trials by status, and names the next command.
-fn footer(job: &SavedJob, lines: &[TrialLine]) -> String {
+fn footer(job: &SavedJob, lines: &[TrialLine<'_>]) -> String {
     let mut statuses: Vec<TrialStatus> = lines.iter().map(|line| line.status).collect();
     statuses.sort_unstable();
     let counts: Vec<String> =
@@ -368,7 +450,7 @@ fn footer(job: &SavedJob, lines: &[TrialLine]) -> String {
     paint(DIM, &text)
 }
 
-fn order(sort: SortBy, a: &TrialLine, b: &TrialLine) -> Ordering {
+fn order(sort: SortBy, a: &TrialLine<'_>, b: &TrialLine<'_>) -> Ordering {
     // Values that are missing come last.
     let descending = |a: Option<f64>, b: Option<f64>| {
         b.unwrap_or(f64::NEG_INFINITY).total_cmp(&a.unwrap_or(f64::NEG_INFINITY))
@@ -417,17 +499,19 @@ fn print_json<T: Serialize>(lines: &[T]) -> Result<Exit, Failure> {
 }
 
 /// Prints a table whose first row is the heading. Lines are cut at the width of the terminal.
-fn print_table(
-    columns: &[Align],
-    rows: &[Vec<String>],
-    paint_line: impl Fn(&[String], &str) -> String,
-) -> Result<(), Failure> {
+fn print_table(table: &Table, paint_line: impl Fn(Row<'_>, String) -> String) -> Result<(), Failure> {
     let width = width();
-    let mut out = anstream::stdout().lock();
-    for (number, (row, line)) in rows.iter().zip(table(columns, rows)).enumerate() {
-        let line = fit(&line, width);
-        let line = if number == 0 { paint(BOLD, &line) } else { paint_line(row, &line) };
+    // A table can have 100,000 lines. They are painted only if it is seen, and written many at once.
+    let has_colors = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+    let mut out = io::BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
+    for (number, row) in table.rows().enumerate() {
+        let line = fit(&row.line(), width);
+        let line = match number {
+            _ if !has_colors => line,
+            0 => paint(BOLD, &line),
+            _ => paint_line(row, line),
+        };
         writeln!(out, "{line}")?;
     }
-    Ok(())
+    Ok(out.flush()?)
 }

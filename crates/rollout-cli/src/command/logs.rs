@@ -22,7 +22,10 @@ use super::trial_path::{self, FoundTrial, TrialPathError};
 use crate::{
     args::{LogPhase, Logs},
     exit::{Exit, Failure, hinted},
-    report::text::{BOLD, DIM, paint, printable},
+    report::{
+        quoted,
+        text::{BOLD, DIM, paint, printable},
+    },
 };
 
 /// How often a followed file is read.
@@ -36,13 +39,19 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Prints the output or the conversation of a trial.
 pub(crate) fn run(args: &Logs) -> Result<Exit, Failure> {
-    let found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
+    let mut found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
     if args.conversation {
         return conversation(args, found);
     }
     let mut outputs = Outputs::new(&found, args.phase);
     let mut printed = outputs.copy()?;
-    while args.follow && is_unfinished(&found)? {
+    let mut is_hinted = false;
+    while args.follow && is_unfinished(&mut found)? {
+        // The commands of a model are in its conversation. It may take minutes until anything else is printed.
+        if !printed && !is_hinted && has_messages(&found) {
+            is_hinted = true;
+            hint_at_messages(args)?;
+        }
         thread::sleep(POLL);
         printed |= outputs.copy()?;
     }
@@ -57,14 +66,38 @@ pub(crate) fn run(args: &Logs) -> Result<Exit, Failure> {
         };
         let note = format!("{} has no output of {what}", found.id);
         writeln!(anstream::stderr().lock(), "{}", paint(DIM, &note))?;
+        if !is_hinted && has_messages(&found) {
+            hint_at_messages(args)?;
+        }
     }
     Ok(Exit::Success)
 }
 
+/// Whether a conversation of the trial is recorded.
+fn has_messages(found: &FoundTrial) -> bool {
+    messages(found).is_ok_and(|messages| !messages.is_empty())
+}
+
+fn hint_at_messages(args: &Logs) -> io::Result<()> {
+    let follow = if args.follow { " -f" } else { "" };
+    let command = format!("rollout logs {} --conversation{follow}", quoted(&args.trial));
+    writeln!(anstream::stderr().lock(), "{}", paint(DIM, &format!("`{command}` prints its messages")))
+}
+
 /// Whether the trial may still write output: it runs, or waits for its turn in a running job.
-fn is_unfinished(found: &FoundTrial) -> Result<bool, Failure> {
+fn is_unfinished(found: &mut FoundTrial) -> Result<bool, Failure> {
+    if !found.job.is_running() {
+        return Ok(false);
+    }
     let dir = JobDir::new(found.job.path()).trial(&found.id);
-    Ok(found.job.is_running() && !dir.result().exists())
+    match found.is_example() {
+        // It has no directory, so its result is only in the journal.
+        true => {
+            found.update()?;
+            Ok(found.job.trial(found.index)?.is_none())
+        }
+        false => Ok(!dir.result().exists()),
+    }
 }
 
 /// The output files of a phase, and how far each was printed.
@@ -133,14 +166,15 @@ fn copy(file: &mut File, mut filter: Option<&mut Filter>, out: &mut impl Write) 
 fn conversation(args: &Logs, mut found: FoundTrial) -> Result<Exit, Failure> {
     let mut printed = 0;
     loop {
-        let is_over = !is_unfinished(&found)?;
+        let is_over = !is_unfinished(&mut found)?;
         if is_over {
             // The result may be newer than what was read of the job.
             found = trial_path::find(&args.trial).map_err(hinted(TrialPathError::hint))?;
         }
         let messages = messages(&found)?;
         print(messages.get(printed..).unwrap_or_default())?;
-        printed = messages.len();
+        // For a moment at the end, the messages so far are gone and the result is not there yet.
+        printed = printed.max(messages.len());
         if is_over || !args.follow {
             break;
         }
@@ -154,7 +188,7 @@ fn conversation(args: &Logs, mut found: FoundTrial) -> Result<Exit, Failure> {
 }
 
 /// The messages of a finished trial, or those so far.
-fn messages(found: &FoundTrial) -> Result<Messages, Failure> {
+pub(super) fn messages(found: &FoundTrial) -> Result<Messages, Failure> {
     match found.job.trial(found.index)? {
         Some(trial) => {
             let conversation = found.job.conversation(&trial)?;

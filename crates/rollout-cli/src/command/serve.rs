@@ -85,7 +85,8 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
         listener.local_addr()?,
     ))?;
     if !args.host.is_loopback() {
-        let note = "requests and the token are not encrypted; let other machines in through a proxy with TLS";
+        let note =
+            "requests and the token are not encrypted; for access from other machines, use a proxy with TLS";
         writeln!(anstream::stderr().lock(), "{}", warnings::line("serve", note))?;
     }
 

@@ -1,13 +1,15 @@
 //! `rollout show`: one trial on one screen.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rollout::{
-    model::Role,
+    benchmark::PREDICTED_ANSWER,
+    model::{Message, Role},
     name::TrialId,
     record::{
         layout::{TrialDir, open_below},
@@ -19,6 +21,7 @@ use rollout::{
 };
 
 use super::{
+    logs,
     note::{comment_lines, notes_or_warning, tag_list},
     trial_path::{self, FoundTrial, TrialPathError},
 };
@@ -42,6 +45,9 @@ const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The maximum width of a line of an output, and of the last text of a conversation.
 const WIDTH: usize = 160;
+
+/// The maximum length of an answer.
+const ANSWER: usize = 400;
 
 /// The width of the longest label and the space behind it.
 const LABELS: usize = "conversation  ".len();
@@ -85,16 +91,42 @@ fn finished(found: &FoundTrial, trial: &SavedTrial) -> Result<String, Failure> {
 fn unfinished(found: &FoundTrial) -> String {
     let is_running = found.job.is_running() && found.dir().is_dir();
     let status = if is_running { TrialStatus::Running } else { TrialStatus::Missing };
-    let mut pointers = Vec::new();
-    if is_running {
-        pointers.push(("output", format!("rollout logs {} -f", quoted(&found.path()))));
-    } else if !found.job.is_running() {
-        pointers.push(("run it", format!("rollout resume {}", quoted(found.job.path()))));
-    }
     let mut lines = vec![format!("{}  {}", paint(BOLD, &found.id.to_string()), paint(ODD, status.as_str()))];
     let mut facts = noted(&notes_or_warning(&found.job), &found.id);
-    facts.extend(pointers);
+    if !is_running {
+        if !found.job.is_running() {
+            facts.push(("run it", format!("rollout resume {}", quoted(found.job.path()))));
+        }
+        lines.extend(columns(&facts));
+        return lines.join("\n");
+    }
+    let dir = TrialDir::new(found.dir());
+    let age = fs::metadata(dir.path()).and_then(|dir| dir.created()).ok().and_then(|at| at.elapsed().ok());
+    facts.extend(age.map(|age| ("running for", span(age.as_secs_f64()))));
+    let messages = logs::messages(found).unwrap_or_default();
+    if !messages.is_empty() {
+        facts.extend(wrapped("conversation", &said(messages.iter(), None)));
+    }
     lines.extend(columns(&facts));
+    let outputs = [
+        ("build output", vec![dir.build_log()]),
+        ("install output", both(&dir.setup())),
+        ("agent output", both(&dir.command())),
+        ("verifier output", both(&dir.verifier())),
+    ];
+    // The phase that runs now is the last one with output.
+    let shown = outputs.iter().rev().find_map(|(title, files)| {
+        let tails = files.iter().flat_map(|file| tail(found.job.path(), file, title)).collect::<Vec<_>>();
+        (!tails.is_empty()).then_some(tails)
+    });
+    lines.extend(shown.into_iter().flatten());
+    let path = quoted(&found.path());
+    let mut pointers = vec![("output", format!("rollout logs {path} -f"))];
+    if !messages.is_empty() {
+        pointers.push(("messages", format!("rollout logs {path} --conversation -f")));
+    }
+    lines.push(String::new());
+    lines.extend(columns(&pointers));
     lines.join("\n")
 }
 
@@ -137,9 +169,11 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
     let mut facts = Vec::new();
     if let Some(error) = &result.error {
         facts.push(("error", paint(BAD, error.kind.as_str())));
-        let mut message = error.message.lines().map(printable);
-        facts.extend(message.by_ref().take(LINES).flat_map(|line| wrapped("", &line)));
-        if message.next().is_some() {
+        let message: Vec<&str> = error.message.lines().collect();
+        // Rollouts have no file with the rest.
+        let shown = if result.environment.is_some() { LINES } else { message.len() };
+        facts.extend(message.iter().take(shown).flat_map(|line| wrapped("", &printable(line))));
+        if message.len() > shown {
             facts.push(("", paint(DIM, "more in error.txt")));
         }
     }
@@ -160,7 +194,11 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
         facts.push(("environment", format!("{}, network {}", environment.provider, environment.network)));
     }
     facts.extend(model(result).into_iter().flat_map(|text| wrapped("model", &text)));
-    facts.extend(conversation.into_iter().flat_map(|said| wrapped("conversation", &spoken(said))));
+    if let Some(conversation) = conversation {
+        let text = said(conversation.messages(), conversation.stop_condition.as_deref());
+        facts.extend(wrapped("conversation", &text));
+        facts.extend(answers(conversation));
+    }
     for (label, lines) in
         [("tampering", &result.tampering), ("survivors", &result.survivors), ("notes", &result.notes)]
     {
@@ -207,20 +245,42 @@ fn model(result: &TrialResult) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// A summary of a conversation, with the last text of the model.
-fn spoken(conversation: &Conversation) -> String {
-    let messages = conversation.messages().count() as u64;
-    let calls = conversation.messages().map(|message| message.tool_calls.len() as u64).sum();
-    let mut text = format!("{}, {}", count(messages, "message"), count(calls, "tool call"));
-    if let Some(stop) = &conversation.stop_condition {
+/// A summary of messages, with the end of the last text of the model.
+fn said<'m>(messages: impl Iterator<Item = &'m Arc<Message>>, stop: Option<&str>) -> String {
+    let (mut spoken, mut calls, mut last) = (0, 0, String::new());
+    for message in messages {
+        spoken += 1;
+        calls += message.tool_calls.len() as u64;
+        if message.role == Role::Assistant {
+            last = Some(last_text_line(&message.text())).filter(|line| !line.is_empty()).unwrap_or(last);
+        }
+    }
+    let mut text = format!("{}, {}", count(spoken, "message"), count(calls, "tool call"));
+    if let Some(stop) = stop {
         text.push_str(&format!(", ended by {}", printable(stop)));
     }
-    let assistant = conversation.messages().filter(|message| message.role == Role::Assistant);
-    let last = assistant.map(|message| first_line(&message.text())).filter(|line| !line.is_empty()).last();
-    if let Some(last) = last {
+    if !last.is_empty() {
         text.push_str(&format!("; last: {}", fit(&last, WIDTH / 2)));
     }
     text
+}
+
+/// The last line of a text with any words.
+fn last_text_line(text: &str) -> String {
+    let mut lines = text.lines().rev().map(|line| printable(line.trim()));
+    lines.find(|line| line.chars().any(char::is_alphanumeric)).unwrap_or_default()
+}
+
+/// The answer to a question, and the expected answer of an example.
+fn answers(conversation: &Conversation) -> Vec<(&'static str, String)> {
+    let Some(row) = &conversation.row else { return Vec::new() };
+    let answer = row.columns.get(PREDICTED_ANSWER).and_then(|answer| answer.as_str());
+    let answers = [("answer", answer), ("expected", row.answer.as_deref())];
+    let shown = answers.into_iter().filter_map(|(label, text)| {
+        let text = text.map(|text| printable(text.trim())).filter(|text| !text.is_empty())?;
+        Some(wrapped(label, &fit(&text, ANSWER)))
+    });
+    shown.flatten().collect()
 }
 
 /// Whether the message of the error contains the end of the file.

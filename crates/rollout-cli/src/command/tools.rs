@@ -104,7 +104,7 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     if !args.host.is_loopback() {
         warn(
             "tools",
-            "requests and the token are not encrypted; put a TLS proxy in front for other machines",
+            "requests and the token are not encrypted; for access from other machines, use a proxy with TLS",
         )?;
     }
     if args.until_stdin_closes {

@@ -58,6 +58,21 @@ impl FoundTrial {
         JobDir::new(self.job.path()).trial(&self.id).of_last_result().path().to_owned()
     }
 
+    /// Whether it is a rollout or a question.
+    pub(super) fn is_example(&self) -> bool {
+        let task = self.job.parts(self.index).map(|(_, task, _)| &self.job.header().tasks[task]);
+        task.is_some_and(|task| task.example_id.is_some())
+    }
+
+    /// Reads what was recorded since.
+    pub(super) fn update(&mut self) -> Result<(), SavedError> {
+        if self.job.update()?.is_none() {
+            // The job has grown, so that the indexes have moved.
+            self.index = self.job.index_of(&self.id.to_string()).unwrap_or(self.index);
+        }
+        Ok(())
+    }
+
     /// The path that the user can pass to other commands.
     pub(super) fn path(&self) -> PathBuf {
         self.job.path().join(self.id.to_string())
@@ -83,7 +98,7 @@ pub(super) fn find(path: &Path) -> Result<FoundTrial, TrialPathError> {
 pub(super) fn find_all(path: &Path) -> Result<(SavedJob, Vec<(TrialIndex, TrialId)>), TrialPathError> {
     let (job, pattern) = split(path)?;
     let job = SavedJob::open(job)?;
-    let exact = job.ids().find(|(_, id)| id.to_string() == pattern);
+    let exact = job.index_of(&pattern).and_then(|index| Some((index, job.id(index)?)));
     if let Some(exact) = exact {
         return Ok((job, vec![exact]));
     }

@@ -27,7 +27,8 @@ pub(crate) async fn run(args: View) -> Result<Exit, Failure> {
     let viewer = Viewer::open(&args.directory, args.bind, options).await.map_err(hinted(ViewError::hint))?;
     super::print(&viewer.url())?;
     if !args.bind.ip().is_loopback() {
-        let note = "pages and the token are not encrypted; let other machines in through a proxy with TLS";
+        let note =
+            "pages and the token are not encrypted; for access from other machines, use a proxy with TLS";
         writeln!(anstream::stderr().lock(), "{}", warnings::line("view", note))?;
     }
     tokio::select! {

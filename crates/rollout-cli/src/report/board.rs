@@ -20,6 +20,9 @@ use rollout::{
 /// What is shown of unsolved trials whose tests printed nothing.
 const NO_OUTPUT: &str = "the tests printed nothing";
 
+/// What is shown of unsolved rollouts without a recorded end.
+const NO_ANSWER: &str = "no answer is recorded";
+
 /// The state of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
@@ -108,9 +111,9 @@ impl Board {
                     running.used = Some(*used);
                 }
             }
-            Event::TrialFinished { index, result } => {
+            Event::TrialFinished { index, result, evidence } => {
                 self.running.remove(index);
-                self.finish(*index, result);
+                self.finish(*index, result, evidence.as_deref());
             }
             Event::TrialSkipped { index } => {
                 self.running.remove(index);
@@ -134,25 +137,34 @@ impl Board {
         }
     }
 
-    fn finish(&mut self, index: TrialIndex, result: &TrialResult) {
+    fn finish(&mut self, index: TrialIndex, result: &TrialResult, evidence: Option<&str>) {
         match result.standing() {
             Standing::Completed => self.completed += 1,
             Standing::Failed => self.failed += 1,
             Standing::Skipped => self.skipped += 1,
         }
         self.agents.entry(result.agent_name.clone()).or_default().add(result.into());
-        if let Some(error) = &result.error
-            && result.standing() == Standing::Failed
+        let of_error = || {
+            let error = result.error.as_ref()?;
+            Some(TrialCause::of_error(error.kind, &error.message))
+        };
+        if result.standing() == Standing::Failed
+            && let Some(cause) = of_error()
         {
-            self.failed_causes.add(TrialCause::of_error(error), index, trial_of(result));
+            self.failed_causes.add(cause, index, trial_of(result));
         }
-        // Questions and rollouts have no tests that say more than the reward.
-        let is_tested = result.environment.is_some() && result.standing() == Standing::Completed;
-        if is_tested && result.is_solved() == Some(false) {
+        if result.is_solved() == Some(false) {
             let trial = trial_of(result);
-            let cause = TrialCause::of_tests(&self.directory, &JobDir::new(&self.directory).trial(&trial));
-            let unknown = || TrialCause { kind: None, text: NO_OUTPUT.to_owned() };
-            self.unsolved_causes.add(cause.unwrap_or_else(unknown), index, trial);
+            let cause = match (evidence, &result.environment) {
+                (Some(evidence), _) => TrialCause::of_evidence(evidence),
+                (None, Some(_)) => {
+                    let dir = JobDir::new(&self.directory).trial(&trial);
+                    let unknown = || TrialCause::unsolved(NO_OUTPUT);
+                    TrialCause::of_tests(&self.directory, &dir).unwrap_or_else(unknown)
+                }
+                (None, None) => of_error().unwrap_or_else(|| TrialCause::unsolved(NO_ANSWER)),
+            };
+            self.unsolved_causes.add(cause, index, trial);
         }
         if self.preserved.is_none()
             && let Some(environment) = &result.environment

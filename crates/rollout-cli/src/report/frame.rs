@@ -17,8 +17,20 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The maximum width of the progress bar.
 const BAR_CHARS: usize = 30;
 
-/// The minimum width for showing the step of a build, or what an agent used of its model.
-const SHORTEST_DETAIL: usize = 8;
+/// The minimum width for showing the step of a build.
+const SHORTEST_STEP: usize = 8;
+
+/// The width of the spinner, the phase, the time and the gaps between them and the name.
+const FIXED: usize = 21;
+
+/// What is between an agent and a task.
+const SEPARATOR: &str = " · ";
+
+/// The gap in front of what an agent used of its model.
+const GAP: usize = 2;
+
+/// The minimum width of names, if there is more to show.
+const MIN_NAME: usize = 20;
 
 /// Lines that are not trials: the bar, the metrics, and an empty line for messages above.
 const OTHER_ROWS: usize = 3;
@@ -33,37 +45,37 @@ pub(crate) fn frame(board: &Board, now: Duration, width: usize, height: usize) -
 
 fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<String> {
     let shown = if board.running.len() <= room { room } else { room - 1 };
-    let names: Vec<(String, &Running)> = board
-        .running
-        .values()
-        .take(shown)
-        .map(|running| {
-            let trial = &running.trial;
-            let name = match board.kind {
-                JobKind::Job => format!("{} · {} · attempt {}", trial.agent, trial.task, trial.attempt),
-                JobKind::Benchmark => trial.task.to_string(),
-            };
-            (name, running)
-        })
-        .collect();
-    // The spinner, gaps, phase and time need 24 columns.
-    let names_width = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let names_width = names_width.min(width.saturating_sub(24));
+    let trials: Vec<&Running> = board.running.values().take(shown).collect();
+    let has_attempts = trials.iter().any(|running| running.trial.attempt > 1);
+    let names: Vec<TrialName<'_>> =
+        trials.iter().map(|running| TrialName::new(board.kind, running, has_attempts)).collect();
+    let longest = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
+    let details_width = longest(&mut trials.iter().map(|running| match (&running.step, &running.used) {
+        (None, Some(used)) => used_forms(used)[0].chars().count() + GAP,
+        _ => 0,
+    }));
+    // What an agent used matters more than the end of a long name.
+    let names_width =
+        width.saturating_sub(FIXED + details_width).max(MIN_NAME).min(width.saturating_sub(FIXED));
+    let names_width = names_width.min(longest(&mut names.iter().map(TrialName::width)));
     let spinner = SPINNER[(now.as_millis() / TICK.as_millis()) as usize % SPINNER.len()];
     let mut lines: Vec<String> = names
         .into_iter()
+        .zip(trials)
         .map(|(name, running)| {
             let phase = running.phase.map_or("queue", |phase| phase.as_str());
             let time = clock(now.saturating_sub(running.since));
-            let name = fit(&name, names_width);
+            let name = name.fit(names_width);
             let line = format!("{spinner} {name:<names_width$}  {phase:<8}  {time:>7}");
-            let room = width.saturating_sub(line.chars().count() + 2);
-            let detail = running.step.clone().or_else(|| running.used.as_ref().map(used));
+            let room = width.saturating_sub(line.chars().count() + GAP);
+            let detail = match (&running.step, &running.used) {
+                (Some(step), _) => (room >= SHORTEST_STEP).then(|| fit(step, room)),
+                (None, Some(used)) => used_forms(used).into_iter().find(|text| text.chars().count() <= room),
+                (None, None) => None,
+            };
             match detail {
-                Some(detail) if room >= SHORTEST_DETAIL => {
-                    format!("{line}  {}", paint(DIM, &fit(&detail, room)))
-                }
-                _ => line,
+                Some(detail) => format!("{line}  {}", paint(DIM, &detail)),
+                None => line,
             }
         })
         .collect();
@@ -71,6 +83,48 @@ fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<Strin
         lines.push(paint(DIM, &format!("  and {} more", board.running.len() - shown)));
     }
     lines
+}
+
+/// The parts of the name of a running trial.
+struct TrialName<'b> {
+    /// Empty if all trials have the same.
+    agent: &'b str,
+    task: &'b str,
+    /// Empty if all trials are first attempts.
+    attempt: String,
+}
+
+impl<'b> TrialName<'b> {
+    fn new(kind: JobKind, running: &'b Running, has_attempts: bool) -> Self {
+        let trial = &running.trial;
+        let agent = match kind {
+            JobKind::Job => trial.agent.as_str(),
+            JobKind::Benchmark => "",
+        };
+        let attempt = if has_attempts { format!(" #{}", trial.attempt) } else { String::new() };
+        Self { agent, task: trial.task.as_str(), attempt }
+    }
+
+    /// The width of the whole name.
+    fn width(&self) -> usize {
+        let agent =
+            if self.agent.is_empty() { 0 } else { self.agent.chars().count() + SEPARATOR.chars().count() };
+        agent + self.task.chars().count() + self.attempt.len()
+    }
+
+    /// The name in at most `width` columns. The agent is cut first, to a third, and the attempt never.
+    fn fit(&self, width: usize) -> String {
+        let Self { agent, task, attempt } = self;
+        let room = width.saturating_sub(attempt.len());
+        if agent.is_empty() {
+            return format!("{}{attempt}", fit(task, room));
+        }
+        let room = room.saturating_sub(SEPARATOR.chars().count());
+        let agent_width = (room / 3).max(room.saturating_sub(task.chars().count()));
+        let agent = fit(agent, agent_width);
+        let task = fit(task, room.saturating_sub(agent.chars().count()));
+        format!("{agent}{SEPARATOR}{task}{attempt}")
+    }
 }
 
 fn bar(board: &Board, now: Duration, width: usize) -> String {
@@ -108,8 +162,8 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
     format!("{bar} {head} · {} · {time}", counts.join(" · "))
 }
 
-/// What an agent used of its model: `turn 12 · 34k tokens · $0.12`.
-fn used(used: &ModelProgress) -> String {
+/// What an agent used of its model, the longest form first: `turn 12 · 34k tokens · $0.12`.
+fn used_forms(used: &ModelProgress) -> [String; 4] {
     let tokens = used.input_tokens.saturating_add(used.output_tokens);
     let tokens = match tokens {
         0..1000 => tokens.to_string(),
@@ -117,7 +171,13 @@ fn used(used: &ModelProgress) -> String {
         _ => format!("{:.1}M", tokens as f64 / 1e6),
     };
     let cost = used.cost.filter(|cost| *cost > 0.0).map(|cost| format!(" · {}", dollars(cost)));
-    format!("turn {} · {tokens} tokens{}", used.turns, cost.unwrap_or_default())
+    let (turns, cost) = (format!("turn {}", used.turns), cost.unwrap_or_default());
+    [
+        format!("{turns} · {tokens} tokens{cost}"),
+        format!("{turns} · {tokens}{cost}"),
+        format!("{turns}{cost}"),
+        turns,
+    ]
 }
 
 /// An estimate, without digits that it does not have: `40s`, `12m`, `3h`.
@@ -139,11 +199,11 @@ pub(crate) fn metrics(board: &Board, width: usize) -> Option<String> {
             .iter()
             .filter_map(|metric| Some(format!("{} {}", metric.as_str(), number(totals.metric(*metric)?))))
             .collect();
-        if !totals.model_calls.is_empty() {
-            let calls = &totals.model_calls;
+        let calls = &totals.model_calls;
+        if !calls.is_empty() {
             values.push(count(calls.input_tokens.saturating_add(calls.output_tokens), "token"));
-            values.extend(totals.model_cost.map(dollars));
         }
+        values.extend(totals.model_cost.filter(|cost| *cost > 0.0 || !calls.is_empty()).map(dollars));
         if !values.is_empty() {
             parts.push(format!("{agent} {}", values.join(" ")));
         }

@@ -54,7 +54,7 @@ impl Junit {
                 let case = Case { trial: trial.clone(), seconds: 0.0, outcome: Outcome::Skipped };
                 self.cases.insert(*index, case);
             }
-            Event::TrialFinished { index, result } => {
+            Event::TrialFinished { index, result, .. } => {
                 self.cases.insert(*index, case(result));
             }
             _ => {}

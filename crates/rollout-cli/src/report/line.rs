@@ -7,7 +7,7 @@ use rollout::{
     event::{Event, JobKind},
     name::TrialIndex,
     record::causes::TrialCause,
-    result::{Standing, TrialResult},
+    result::{Standing, TrialError, TrialResult},
 };
 
 use super::{
@@ -64,11 +64,12 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
             paint(ODD, "↻"),
             name(*index, before),
             span(*delay_ms as f64 / 1000.0),
-            TrialCause::of_error(error),
+            TrialCause::of_error(error.kind, &error.message),
         )),
         Event::TrialFinished { result, .. } => {
             // Failures with the same cause are reported once.
-            let is_new = |error| !before.failed_causes.contains(&TrialCause::of_error(error));
+            let cause = |error: &TrialError| TrialCause::of_error(error.kind, &error.message);
+            let is_new = |error| !before.failed_causes.contains(&cause(error));
             let trouble = result.standing() == Standing::Failed && result.error.as_ref().is_some_and(is_new);
             (trouble || detail == Detail::Every).then(|| finished(result, before))
         }
@@ -128,7 +129,7 @@ fn finished(result: &TrialResult, before: &Board) -> String {
     let time = span(result.durations.total_sec);
     let outcome = match (result.standing(), result.reward, &result.error) {
         (Standing::Failed, _, Some(error)) => {
-            let why = TrialCause::of_error(error);
+            let why = TrialCause::of_error(error.kind, &error.message);
             let why = match before.failed_causes.contains(&why) {
                 true => format!("{} (same cause)", error.kind),
                 false => why.to_string(),

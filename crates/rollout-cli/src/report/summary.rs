@@ -15,8 +15,8 @@ use super::{
     text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span, wrap},
 };
 
-/// How many causes of failures are shown.
-const SHOWN_CAUSES: usize = 3;
+/// How many causes of failures, and of unsolved trials, are shown. One more is shown instead of a line that counts it.
+const SHOWN_CAUSES: usize = 4;
 
 /// Printed instead of a figure that cannot be computed.
 const NOTHING: &str = "—";
@@ -140,7 +140,7 @@ fn stopped(result: &JobResult, board: &Board) -> Option<String> {
         }
         EarlyStop::Budget { budget_usd, spent_usd } => {
             let (spent, budget) = (dollars(*spent_usd), dollars(*budget_usd));
-            format!("{spent} of the budget of {budget} is spent, and another trial would pass it")
+            format!("{spent} of the budget of {budget} is spent, and another trial would exceed it")
         }
     };
     let left = count(result.totals.skipped_trials, unit(board.kind));
@@ -250,7 +250,8 @@ fn causes(board: &Board, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for (title, causes, status) in kinds {
         let mut shown = causes.most_frequent();
-        let rest = shown.split_off(SHOWN_CAUSES.min(shown.len()));
+        let is_short = shown.len() == SHOWN_CAUSES + 1 && causes.others() == 0;
+        let rest = shown.split_off(if is_short { shown.len() } else { SHOWN_CAUSES.min(shown.len()) });
         let more = rest.iter().map(|(_, group)| group.trials.len() as u64).sum::<u64>() + causes.others();
         if shown.is_empty() {
             continue;
@@ -340,7 +341,5 @@ pub(crate) fn columns(lines: &[(&str, String)]) -> Vec<String> {
 
 /// Quotes a path for a shell.
 pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    rollout::text::shell_quoted(&path.display().to_string())
 }

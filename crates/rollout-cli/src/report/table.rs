@@ -1,5 +1,7 @@
 //! Tables as plain text. A column is as wide as its widest cell.
 
+use super::text::fit_end;
+
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -11,26 +13,124 @@ pub(crate) enum Align {
 
 /// Renders rows with columns two spaces apart. The first row is the heading.
 pub(crate) fn lines(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    rows.iter()
-        .map(|row| {
-            let mut line = String::new();
-            for ((cell, align), width) in row.iter().zip(columns).zip(&widths) {
-                if !line.is_empty() {
-                    line.push_str("  ");
-                }
-                match align {
-                    Align::Left => line.push_str(&format!("{cell:<width$}")),
-                    Align::Right => line.push_str(&format!("{cell:>width$}")),
-                }
-            }
-            line.truncate(line.trim_end().len());
-            line
+    let mut table = Table::new(columns.iter().copied());
+    rows.iter().for_each(|row| table.push(row.iter().map(String::as_str)));
+    table.rows().map(|row| row.line()).collect()
+}
+
+/// What is between two columns.
+const GAP: &str = "  ";
+
+/// A table of any number of rows. All cells are in one text, because there may be hundreds of thousands.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<Column>,
+    text: String,
+    /// Where the cells end, row by row.
+    ends: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Column {
+    align: Align,
+    /// The width of the widest cell.
+    width: usize,
+    /// The width to which cells are cut at their start.
+    most: usize,
+    is_hidden: bool,
+}
+
+/// A row of a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'t> {
+    table: &'t Table,
+    number: usize,
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(columns: impl IntoIterator<Item = Align>) -> Self {
+        let column = |align| Column { align, width: 0, most: usize::MAX, is_hidden: false };
+        let columns = columns.into_iter().map(column).collect();
+        Self { columns, text: String::new(), ends: Vec::new() }
+    }
+
+    /// Adds a row. Cells that are missing are empty.
+    pub(crate) fn push<'c>(&mut self, cells: impl IntoIterator<Item = &'c str>) {
+        let cells = cells.into_iter().chain(std::iter::repeat(""));
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.width = column.width.max(cell.chars().count());
+            self.text.push_str(cell);
+            self.ends.push(self.text.len());
+        }
+    }
+
+    /// The width of the widest cell of a column.
+    pub(crate) fn width(&self, column: usize) -> usize {
+        self.columns[column].width
+    }
+
+    /// The width of the longest line.
+    pub(crate) fn line_width(&self) -> usize {
+        let widths =
+            self.columns.iter().filter(|column| !column.is_hidden).map(|column| column.width + GAP.len());
+        widths.sum::<usize>().saturating_sub(GAP.len())
+    }
+
+    /// Leaves out a column.
+    pub(crate) fn hide(&mut self, column: usize) {
+        self.columns[column].is_hidden = true;
+    }
+
+    /// Cuts the cells of a column at their start.
+    pub(crate) fn cut(&mut self, column: usize, width: usize) {
+        let column = &mut self.columns[column];
+        (column.width, column.most) = (column.width.min(width), width);
+    }
+
+    /// The rows in order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let rows = self.ends.len() / self.columns.len().max(1);
+        (0..rows).map(|number| Row { table: self, number })
+    }
+}
+
+impl<'t> Row<'t> {
+    /// The cells, uncut.
+    pub(crate) fn cells(self) -> impl Iterator<Item = &'t str> {
+        let Table { columns, text, ends } = self.table;
+        let first = self.number * columns.len();
+        let start = first.checked_sub(1).map_or(0, |before| ends[before]);
+        ends[first..first + columns.len()].iter().scan(start, |start, end| {
+            let cell = &text[*start..*end];
+            *start = *end;
+            Some(cell)
         })
-        .collect()
+    }
+
+    /// The row as a line of text.
+    pub(crate) fn line(self) -> String {
+        let mut line = String::new();
+        for (cell, column) in self.cells().zip(&self.table.columns).filter(|(_, column)| !column.is_hidden) {
+            if !line.is_empty() {
+                line.push_str(GAP);
+            }
+            let length = cell.chars().count();
+            let space = std::iter::repeat_n(' ', column.width.saturating_sub(length));
+            if column.align == Align::Right {
+                line.extend(space.clone());
+            }
+            match length > column.most {
+                true => line.push_str(&fit_end(cell, column.most)),
+                false => line.push_str(cell),
+            }
+            if column.align == Align::Left {
+                line.extend(space);
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
 }
 
 /// The width that the last column needs at least, where it may be cut.

@@ -72,7 +72,7 @@ fn a_program_gets_the_whole_result_without_the_key() {
 }
 
 #[test]
-fn what_is_missing_is_told_with_what_to_set() {
+fn what_is_missing_is_reported_with_what_to_set() {
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"));
     let nowhere = job.rollout(&["ask", "Well?"]).expect(2);
     assert!(nowhere.stderr().contains("set OPENAI_BASE_URL"), "{}", nowhere.stderr());

@@ -84,6 +84,12 @@ fn in_the_example_benchmark_the_scripted_model_does_sums_in_two_languages() {
     agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
     gpt-4.1-mini  sums         40.9–92.9%      0.75 ± 0.164  [time]  [time]
 
+    unsolved
+      1 question: answered: I do not know. (expected: Paris)
+        rollout show results/benchmark/gpt-4.1-mini/sums/en-4__1
+      1 question: answered: I do not know. (expected: 巴黎)
+        rollout show results/benchmark/gpt-4.1-mini/sums/zh-4__1
+
     8 questions in [time]: 8 completed, 0 failed
     benchmark   sums
     questions   8: 8 answered, 0 failed
@@ -116,6 +122,10 @@ fn in_the_example_benchmark_tools_programs_documents_and_databases_are_asked() {
 
     agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
     gpt-4.1-mini  library      48.7–97.4%     0.857 ± 0.143  [time]  [time]
+
+    unsolved
+      1 question: answered: I do not know. (expected: nobody knows)
+        rollout show results/benchmark-tools/gpt-4.1-mini/library/none-1__1
 
     7 questions in [time]: 7 completed, 0 failed
     benchmark   library

@@ -22,7 +22,7 @@ fn a_job_stops_within_its_budget_and_continues_with_a_larger_one() {
     assert_eq!(result["stopped"], json!({"budget_usd": 4.5, "spent_usd": 4.0}));
     let screen = stopped.stdout();
     let line =
-        "$4.00 of the budget of $4.50 is spent, and another trial would pass it, so 6 trials were not run";
+        "$4.00 of the budget of $4.50 is spent, and another trial would exceed it, so 6 trials were not run";
     assert!(screen.contains(line), "{screen}");
     assert!(screen.contains("rollout resume jobs/job --budget USD"), "{screen}");
 

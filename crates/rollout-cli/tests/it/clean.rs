@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const AGENT: &str = "cat /proc/sys/kernel/random/uuid > /opt/agent\n";
 
-/// A job that finds no engine: that of whoever runs the tests is none of theirs.
+/// A job that finds no engine. Tests must not use an engine of the developer.
 fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout")).env("DOCKER_HOST", "unix:///nonexistent/engine.sock")
 }
@@ -178,7 +178,7 @@ fn what_a_running_job_uses_stays_and_the_rest_goes() {
     assert_eq!(
         cleaned(&job, &["--images", "--dry-run"]).matches("in use").count(),
         0,
-        "nobody runs any more"
+        "no job runs any more"
     );
 }
 
@@ -293,7 +293,7 @@ fn checkouts_go_by_their_flag_unless_a_running_job_reads_from_them() {
 }
 
 #[test]
-fn a_disk_with_little_room_is_told_once_when_a_job_starts() {
+fn a_disk_with_little_room_is_reported_once_when_a_job_starts() {
     let job = job().task(TestTask::new("task")).oracle();
     let mut command = job.command(&["run", "job.yaml", "--output", "json"]);
     let jobs = job.root().join("jobs");

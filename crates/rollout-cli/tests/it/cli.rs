@@ -127,7 +127,7 @@ fn help_of_run_groups_its_options() {
               Reject the job if a task is invalid or uses an unsupported setting
 
           --allow-unsupported
-              Run tasks that use unsupported settings, without what is missing; each result lists it
+              Also run tasks with unsupported settings; each result lists these settings
 
       -h, --help
               Print help (see a summary with '-h')
@@ -155,8 +155,7 @@ fn help_of_run_groups_its_options() {
               itself attempts the tasks; can be repeated
 
           --base-url <URL>
-              The URL of the model's server, which is OpenAI-compatible; its key is read from
-              OPENAI_API_KEY
+              The URL of an OpenAI-compatible model server; its API key is read from OPENAI_API_KEY
 
           --save <FILE>
               Save the job as a new job file
@@ -176,8 +175,7 @@ fn help_of_run_groups_its_options() {
               environment take precedence
 
           --offline
-              Use no network to find datasets: reject the job if something of them is not on this
-              machine
+              Find datasets without a network; reject the job if a file is not on this machine
 
           --set <KEY=VALUE>
               Override a setting of the job file, such as environment.type=docker; can be repeated
@@ -429,7 +427,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
 }
 
 #[test]
-fn what_cannot_be_continued_is_told_with_what_to_do() {
+fn what_cannot_be_continued_is_reported_with_what_to_do() {
     let dir = temporary();
     insta::assert_snapshot!(seen(dir.path(), &["resume", "."]), @"
     --- stderr

@@ -84,8 +84,8 @@ fn agents_of_a_job_are_compared_task_by_task() {
         excluded["flipped"][0],
         json!({"dataset_name": "set", "task_name": "t1", "baseline_pass_rate": 0.0, "other_pass_rate": 1.0})
     );
-    let missing = job.rollout(&["compare", "jobs/job", "--agent", "nobody"]).expect(2);
-    insta::assert_snapshot!(missing.stderr(), @r#"error: no agent is named "nobody"; available agents: agent, better, broken"#);
+    let missing = job.rollout(&["compare", "jobs/job", "--agent", "unknown"]).expect(2);
+    insta::assert_snapshot!(missing.stderr(), @r#"error: no agent is named "unknown"; available agents: agent, better, broken"#);
     let alone = job.rollout(&["compare", "jobs/job", "--agent", "agent"]).expect(2);
     insta::assert_snapshot!(alone.stderr(), @"
     error: nothing to compare agent with
@@ -106,7 +106,7 @@ fn agents_of_a_job_are_compared_task_by_task() {
 }
 
 #[test]
-fn jobs_that_differ_in_more_than_their_agents_are_told() {
+fn jobs_that_differ_in_more_than_their_agents_are_reported() {
     let job = job(&solves("1|2")).set("n_attempts", json!(2));
     job.run().expect(0);
     fs::rename(job.dir(), job.root().join("jobs/before")).unwrap();
@@ -135,7 +135,7 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
 }
 
 #[test]
-fn a_job_that_is_not_finished_is_told() {
+fn a_job_that_is_not_finished_is_reported() {
     let job = job(&solves("1|2"))
         .agent(json!({"name": "other", "execute": solves("1|2|3")}))
         .set("n_attempts", json!(2))

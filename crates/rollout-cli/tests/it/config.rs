@@ -202,7 +202,7 @@ fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
         .set("environment", json!({}))
         .env("DOCKER_HOST", "unix:///nonexistent");
     let said = job.run().expect(1).stdout();
-    assert!(said.contains("the registry did not give 127.0.0.1:1/no/such:image"), "{said}");
+    assert!(said.contains("cannot pull 127.0.0.1:1/no/such:image from its registry"), "{said}");
     let why =
         "no Docker engine answers at unix:///nonexistent: there is no such socket; the job runs natively";
     assert!(said.contains(why), "{said}");

@@ -56,7 +56,7 @@ fn an_agent_that_crashes_in_nine_of_ten_attempts_solves_ten_percent() {
 }
 
 #[test]
-fn what_the_infrastructure_or_the_task_failed_is_left_out_of_the_rate_and_told() {
+fn failures_of_the_infrastructure_and_the_task_are_excluded_from_the_rate_and_reported() {
     let job = job()
         .task(TestTask::new("good"))
         .task(TestTask::new("no-image").dockerfile("FROM scratch\nRUN false\n"))

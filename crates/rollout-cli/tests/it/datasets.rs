@@ -211,7 +211,7 @@ fn content(dir: &Path) -> String {
     entries.map(text).collect()
 }
 
-/// Runs a ready definition on rows in the schema of its dataset, and returns the rewards. The model replies with the
+/// Runs a built-in benchmark on rows in the schema of its dataset, and returns the rewards. The model replies with the
 /// entry whose first text is in its prompt.
 #[track_caller]
 fn rewards(

@@ -61,7 +61,7 @@ fn doctor_tells_where_it_looked_for_an_engine_and_fails_only_if_nothing_works() 
 }
 
 #[test]
-fn clean_says_nothing_of_an_engine_that_nobody_named_and_warns_of_one_that_does_not_answer() {
+fn clean_ignores_an_engine_that_is_not_configured_and_warns_of_one_that_does_not_answer() {
     let silent = job().rollout(&["clean"]).expect(0);
     assert!(!silent.stdout().contains("\n\n") && silent.stderr().is_empty(), "{}", silent.stderr());
     let warned = job().env("DOCKER_HOST", MISSING).rollout(&["clean"]).expect(0);
@@ -76,10 +76,10 @@ fn clean_says_nothing_of_an_engine_that_nobody_named_and_warns_of_one_that_does_
 fn clean_removes_what_a_killed_job_left_and_nothing_of_one_that_runs_or_of_others() {
     let own = OwnEngine::start();
     let engine = own.engine();
-    engine.docker(&["create", "--name", "somebody-elses", "test", "true"]);
+    engine.docker(&["create", "--name", "unrelated", "test", "true"]);
     let start = |task| {
         let gate = Gate::new();
-        // A script that finds nobody to wait for ends.
+        // A script ends if the gate does not exist.
         let script = format!("({}) || true\ntouch /app/done", gate.wait());
         let job = job().on(engine).task(TestTask::new(task)).script(&script);
         let running = job.start();
@@ -112,7 +112,7 @@ fn clean_removes_what_a_killed_job_left_and_nothing_of_one_that_runs_or_of_other
     kept build cache, shared with other builds remove with --cache
     ");
     let left = engine.containers();
-    assert!(left.len() == 2 && left.contains("somebody-elses"), "{left:?}");
+    assert!(left.len() == 2 && left.contains("unrelated"), "{left:?}");
     arrival.pass();
     running.finish().expect(0);
     engine.expect_no_container("running");
@@ -239,7 +239,7 @@ fn podman_is_cleaned_alike() {
 }
 
 #[test]
-fn a_shell_opens_on_the_engine_where_one_answers_and_where_it_is_told_to() {
+fn a_shell_opens_on_an_engine_that_answers_or_where_the_option_says() {
     let engine = TestEngine::shared();
     let job = job().env("DOCKER_HOST", engine.host()).env("TERM", "xterm").task(TestTask::new("shelled"));
     let shell = |arguments: &[&str], keys: &str| {

@@ -9,7 +9,7 @@ fn job(engine: &TestEngine) -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout")).on(engine)
 }
 
-/// Starts a job whose four trials wait, and kills the command. Trials that find nobody to wait for do not wait.
+/// Starts a job whose four trials wait, and kills the command. Trials do not wait if the gate does not exist.
 fn kill_in_the_middle(engine: &TestEngine, task: &str) -> TestJob {
     let gate = Gate::new();
     let job = job(engine)
@@ -22,7 +22,7 @@ fn kill_in_the_middle(engine: &TestEngine, task: &str) -> TestJob {
     assert_eq!(engine.running().iter().filter(|name| name.contains(task)).count(), 4);
     running.signal("-KILL");
     running.finish();
-    // With nobody at the other end, what is inside ends by itself.
+    // Without the other end of the connection, the processes inside end by themselves.
     until("all containers stop", || !engine.running().iter().any(|name| name.contains(task)));
     drop(waiting);
     job
@@ -32,7 +32,7 @@ fn kill_in_the_middle(engine: &TestEngine, task: &str) -> TestJob {
 fn after_a_kill_clean_leaves_containers_networks_and_volumes_as_they_were() {
     let own = OwnEngine::start();
     let engine = own.engine();
-    engine.docker(&["create", "--name", "somebody-elses", "test", "true"]);
+    engine.docker(&["create", "--name", "unrelated", "test", "true"]);
     let before = engine.holdings();
     let job = kill_in_the_middle(engine, "killed");
     let killed = engine.holdings();
@@ -47,7 +47,7 @@ fn after_a_kill_clean_leaves_containers_networks_and_volumes_as_they_were() {
 fn the_next_job_removes_what_a_killed_one_left_and_nothing_else() {
     let own = OwnEngine::start();
     let engine = own.engine();
-    engine.docker(&["create", "--name", "somebody-elses", "test", "true"]);
+    engine.docker(&["create", "--name", "unrelated", "test", "true"]);
     let before = engine.holdings();
     kill_in_the_middle(engine, "swept");
     assert_eq!(engine.containers().len(), before.containers.len() + 4);
@@ -117,7 +117,7 @@ fn outage(own: &mut OwnEngine, task: &str, outage: impl FnOnce(&mut OwnEngine)) 
     let gate = Gate::new();
     let job = job(own.engine())
         .task(TestTask::new(task))
-        // Once the gate is gone, it holds up nobody.
+        // A script does not wait for a gate that no longer exists.
         .script(&format!("( {} ) 2> /dev/null; touch /app/done", gate.wait().trim_end()))
         .set("n_attempts", json!(30))
         .set("n_concurrent_trials", json!(6))
@@ -193,7 +193,7 @@ fn an_engine_that_crashes_in_the_middle_loses_no_trial_and_keeps_no_container() 
 }
 
 #[test]
-fn a_container_that_somebody_removes_is_named_and_its_trial_tried_again() {
+fn a_container_that_is_removed_from_outside_is_named_and_its_trial_is_retried() {
     let engine = TestEngine::shared();
     let gate = Gate::new();
     let job = job(&engine).task(TestTask::new("removed")).script(&format!("{}touch /app/done", gate.wait()));
@@ -242,7 +242,7 @@ fn an_ordinary_user_gets_files_of_his_own_and_none_of_roots() {
     );
     let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Root inside the container, and nobody outside.
+    // Root inside the container, and an ordinary user outside.
     let printed = fs::read_to_string(job.dir().join("agent/set/ordinary__1/command/stdout.txt")).unwrap();
     assert_eq!(printed, "0\n");
     let mut files = 0;

@@ -134,7 +134,7 @@ fn a_failed_pull_of_a_task_with_a_dockerfile_says_how_to_build_it() {
 }
 
 #[test]
-fn an_image_that_exists_for_another_platform_only_is_told_by_both_platforms() {
+fn an_image_for_another_platform_only_is_reported_with_both_platforms() {
     let registry = TestRegistry::shared();
     let image = registry.push(&TestEngine::shared(), "test", "other-platform:1");
     let job = logged_in(job(), &registry)

@@ -33,7 +33,7 @@ fn refused(provider_config: Value) -> String {
 }
 
 #[test]
-fn an_engine_that_does_not_answer_is_told_before_anything_runs() {
+fn an_engine_that_does_not_answer_is_reported_before_anything_runs() {
     let job = job()
         .set("environment", json!({"type": "docker"}))
         .env("DOCKER_HOST", "unix:///nonexistent/engine.sock")
@@ -60,7 +60,7 @@ fn without_an_address_every_usual_socket_is_tried_and_named() {
 fn an_engine_behind_ssh_is_refused_with_the_way_to_reach_it() {
     let job = job()
         .set("environment", json!({"type": "docker"}))
-        .env("DOCKER_HOST", "ssh://somebody@example.test")
+        .env("DOCKER_HOST", "ssh://user@example.test")
         .task(TestTask::new("task"))
         .oracle();
     let stderr = job.run().expect(2).stderr();

@@ -70,6 +70,10 @@ fn a_run_shows_the_running_score_and_where_everything_is() {
     agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
     m      questions       9.5–90.5%         0.5 ± 0.5      …s      …s
 
+    unsolved
+      1 question: answered: 7 (expected: 8)
+        rollout show jobs/job/m/questions/q2__1
+
     3 questions in …s: 3 completed, 0 failed
     benchmark   questions
     questions   3: 3 answered, 0 failed
@@ -128,7 +132,7 @@ fn where_nothing_was_evaluated_there_is_no_score() {
 }
 
 #[test]
-fn a_judge_that_fails_is_an_exit_status_of_1_and_is_told() {
+fn a_judge_that_fails_is_an_exit_status_of_1_and_is_reported() {
     let server = ModelServer::arithmetic();
     let judge = ModelServer::always(ModelReply::error(400, "no"));
     let config = json!({
@@ -161,7 +165,7 @@ fn a_password_in_an_address_is_in_no_output() {
 }
 
 #[test]
-fn every_problem_of_a_configuration_is_told_at_once_and_nothing_runs() {
+fn every_problem_of_a_configuration_is_reported_at_once_and_nothing_runs() {
     let server = ModelServer::arithmetic();
     let job = benchmark(&server, &sums(), json!({"max_turns": 0, "evaluation_metric": "exact"}));
     let finished = job.rollout(&["eval", "config.json"]).expect(2);

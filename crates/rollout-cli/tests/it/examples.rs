@@ -141,7 +141,7 @@ fn the_registry_job_runs_the_two_tasks_of_its_version() {
 fn in_the_example_math_the_scripted_model_solves_what_is_written_in_figures() {
     let server = ModelServer::start(Script::examples());
     let ran = run("math", &server.url());
-    insta::assert_snapshot!(ran.shown("math"), @"
+    insta::assert_snapshot!(ran.shown("math"), @r"
     2026-01-15__10-30-00: 10 trials, 16 at a time
     results in jobs/2026-01-15__10-30-00
     ✓ model/math/0__1  reward 1  [time]
@@ -160,6 +160,10 @@ fn in_the_example_math_the_scripted_model_solves_what_is_written_in_figures() {
 
     agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
     model  math         49.0–94.3%         0.8 ± 0.2  2   80.0%   80.0%  [time]  [time]
+
+    unsolved
+      2 trials: assistant: I do not know. (expected: \frac{1}{4})
+        rollout show jobs/2026-01-15__10-30-00/model/math/4__1
 
     10 trials in [time]: 10 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
@@ -186,6 +190,10 @@ fn in_the_example_judge_another_model_grades() {
 
     agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
     model  questions      20.8–93.9%     0.667 ± 0.333  [time]  [time]
+
+    unsolved
+      1 trial: assistant: I do not know. (expected: Air scatters short waves of light more than long ones.)
+        rollout show jobs/2026-01-15__10-30-00/model/questions/2__1
 
     3 trials in [time]: 3 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
@@ -245,6 +253,10 @@ fn in_the_example_conversation_a_function_plays_the_user() {
     agent  dataset  pass rate, 95%  mean reward ± se  time p50  time p90
     model  numbers      20.8–93.9%     0.667 ± 0.333  [time]  [time]
 
+    unsolved
+      1 trial: assistant: 99 (expected: 100)
+        rollout show jobs/2026-01-15__10-30-00/model/numbers/2__1
+
     3 trials in [time]: 3 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
     ");
@@ -278,6 +290,10 @@ fn in_the_example_tools_the_model_counts_in_a_container() {
 
     agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
     model  log          30.0–90.3%     0.667 ± 0.333  2   66.7%   66.7%  [time]  [time]
+
+    unsolved
+      2 trials: assistant: I do not know. (expected: 52)
+        rollout show jobs/2026-01-15__10-30-00/model/log/2__1
 
     6 trials in [time]: 6 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json

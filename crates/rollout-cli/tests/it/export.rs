@@ -93,7 +93,7 @@ fn each_model_and_dataset_has_a_file_of_its_own() {
 }
 
 #[test]
-fn rollouts_saved_without_their_turns_are_told_with_the_setting() {
+fn rollouts_saved_without_their_turns_are_reported_with_the_setting() {
     let server = server();
     let job = job(&server, &["sums"], &[], true);
     job.run().expect(0);
@@ -105,7 +105,7 @@ fn rollouts_saved_without_their_turns_are_told_with_the_setting() {
 }
 
 #[test]
-fn rollouts_without_tokens_are_told_with_the_setting() {
+fn rollouts_without_tokens_are_reported_with_the_setting() {
     let server = server();
     let job = job(&server, &["sums"], &["trajectory"], false);
     job.run().expect(0);
@@ -213,7 +213,7 @@ fn a_model_that_runs_out_of_its_own_time_in_a_container_gives_no_samples() {
 }
 
 #[test]
-fn a_directory_without_rollouts_of_a_model_is_told() {
+fn a_directory_without_rollouts_of_a_model_is_reported() {
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).file("jobs/job/result.json", "{}");
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
     error: jobs/job is not a job directory: it has no journal.jsonl

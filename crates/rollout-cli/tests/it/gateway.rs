@@ -95,6 +95,6 @@ fn missing_settings_are_named() {
     error: the environment variable NO_SUCH_KEY is not set
     hint: set it, for example: NO_SUCH_KEY=… rollout gateway serve …
     error: invalid route `m`: write PATTERN=NAME, such as 'claude-*=gpt-5'
-    error: a budget in dollars needs a price for `m`, which has none; set its price, or a budget in tokens
+    error: a budget in dollars needs a price for `m`, which is unknown; set its price, or use a budget in tokens
     ");
 }

@@ -49,7 +49,7 @@ fn a_kill_of_an_ordinary_users_job_leaves_nothing_and_resume_completes_it() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_which_limits_do_not_hold() {
+fn an_ordinary_user_sees_which_limits_are_not_enforced() {
     let job = job().task(TestTask::new("task")).oracle();
     let output = job.command_as_user(&["run", "job.yaml"]).output().unwrap();
     let result = trial(&job, "oracle/set/task__1");

@@ -350,7 +350,7 @@ fn resume_refuses_changed_tasks_and_names_them() {
 }
 
 #[test]
-fn resume_runs_again_what_it_is_told_to() {
+fn resume_reruns_the_trials_that_the_option_selects() {
     let job = job()
         .task(TestTask::new("a-solved"))
         .task(TestTask::new("b-unsolved").solution("true\n"))

@@ -300,6 +300,17 @@ fn the_permissions_in_deploy_are_enough() {
 }
 
 #[test]
+fn the_cluster_accepts_the_manifests_in_deploy() {
+    let cluster = TestCluster::shared();
+    let namespace = cluster.namespace();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    for manifest in ["rbac.yaml", "job.yaml", "view.yaml"] {
+        let path = dir.join(manifest).display().to_string();
+        namespace.kubectl(&["apply", "--dry-run=server", "-f", &path]);
+    }
+}
+
+#[test]
 fn a_job_survives_a_restart_of_the_api_server() {
     let cluster = TestCluster::exclusive();
     let namespace = cluster.namespace();

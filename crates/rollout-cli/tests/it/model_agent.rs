@@ -181,7 +181,7 @@ fn a_model_solves_a_task_and_its_trajectory_tells_how() {
 }
 
 #[test]
-fn a_model_is_told_the_instruction_and_how_it_is_graded_unless_the_job_says_otherwise() {
+fn a_model_gets_the_instruction_and_the_default_system_prompt_unless_the_job_sets_another() {
     let server = ModelServer::always(ModelReply::text("Done."));
     let mut own = model(&server);
     own["name"] = json!("own");
@@ -377,7 +377,7 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     let valid = Arc::clone(&is_valid);
     let server =
         ModelServer::scripted(move |request| match (valid.load(Ordering::SeqCst), request.turns()) {
-            (false, _) => ModelReply::error(401, format!("nobody knows the key {KEY}")),
+            (false, _) => ModelReply::error(401, format!("unknown key {KEY}")),
             (true, 0) => bash("touch /app/done"),
             (true, _) => ModelReply::text("Done."),
         });
@@ -405,7 +405,7 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     assert!(!job.dir().join("model/set/one__1/result.json").exists());
     let refused: Value = finished.file("model/set/one__1/trajectory.json").parse().unwrap();
     assert_eq!((&refused["error"]["error"], &refused["turns"]), (&json!("Unauthorized"), &json!([])));
-    contains(&refused["error"]["message"], "nobody knows the key [redacted]");
+    contains(&refused["error"]["message"], "unknown key [redacted]");
 
     // What was recorded stays, and the rest is done when the key is right.
     is_valid.store(true, Ordering::SeqCst);

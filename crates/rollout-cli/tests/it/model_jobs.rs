@@ -1,6 +1,6 @@
 //! How jobs of models end, and what they take while they run.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use rollout_testkit::{Hold, ModelReply, ModelServer, Running, TestJob};
 use serde_json::{Value, json};
@@ -56,6 +56,17 @@ fn a_wrong_answer_is_a_result_and_a_server_that_fails_is_a_failure() {
 }
 
 #[test]
+fn a_long_rollout_reports_what_it_used_and_an_unsolved_one_what_it_ended_with() {
+    // Reports are a second apart.
+    let server = ModelServer::always(ModelReply::text("It is 5.").delay(Duration::from_millis(1_050)));
+    let job = job(&server, sums(1));
+    let events = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0).events();
+    let event = |name: &str| events.iter().find(|event| event["event"] == name).unwrap();
+    assert_eq!(event("model_used")["used"]["turns"], 1);
+    assert_eq!(event("trial_finished")["evidence"], "assistant: It is 5. (expected: 1)");
+}
+
+#[test]
 fn a_job_whose_server_is_dead_stops_early_and_can_be_resumed() {
     let server = ModelServer::scripted(|_| ModelReply::error(503, "the engine is dead"));
     let job = job(&server, sums(40)).set("n_concurrent_trials", json!(1));
@@ -92,7 +103,7 @@ fn a_server_that_dies_in_the_middle_stops_a_job_after_twenty_failures() {
 }
 
 #[test]
-fn a_bound_that_a_model_does_not_reach_is_told_by_the_exit_status() {
+fn a_bound_that_a_model_does_not_reach_changes_the_exit_status() {
     let server = ModelServer::always(ModelReply::text("1"));
     let job = job(&server, sums(2));
     let missed = job.rollout(&["run", "job.yaml", "--fail-under", "mean_reward=0.6"]).expect(1);

@@ -1,4 +1,4 @@
-//! Keys of models and tools are in no file and in no output, whoever says them.
+//! Keys of models and tools are in no file and in no output, even if a server or a tool prints them.
 
 use std::fs;
 

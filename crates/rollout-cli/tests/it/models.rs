@@ -184,7 +184,7 @@ fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
 }
 
 #[test]
-fn a_function_that_fails_is_told_once_and_noted_in_every_result() {
+fn a_function_that_fails_is_reported_once_and_noted_in_every_result() {
     let server = ModelServer::arithmetic();
     let rubric = json!([{"name": "checked", "command": ["sh", "-c", "echo no scorer here >&2; exit 3"]}]);
     let job = job(&server, json!({"dataset": sums(2), "rubric": rubric}));
@@ -268,7 +268,7 @@ fn a_job_that_was_cut_short_is_carried_on() {
 }
 
 #[test]
-fn a_dry_run_shows_the_plan_and_asks_nobody() {
+fn a_dry_run_shows_the_plan_and_sends_no_request() {
     let server = ModelServer::arithmetic();
     let job = job(&server, json!({"dataset": sums(2), "rubric": [{"match": "numeric"}]}));
     let finished = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0);
@@ -290,7 +290,7 @@ fn a_dry_run_shows_the_plan_and_asks_nobody() {
 }
 
 #[test]
-fn examples_that_cannot_be_used_are_told_with_their_lines() {
+fn invalid_examples_are_reported_with_their_lines() {
     let server = ModelServer::arithmetic();
     let job = job(&server, json!({"dataset": "data.jsonl", "rubric": [{"match": "numeric"}]}))
         .file("data.jsonl", "{\"question\": \"1+1?\"}\n{\"answer\": 2}\nnot json\n");

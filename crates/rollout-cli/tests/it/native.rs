@@ -253,7 +253,7 @@ fn the_next_start_sweeps_what_a_killed_job_left() {
     job.expect_nothing_left();
 }
 
-/// A directory that nobody can change or move, until it is dropped.
+/// A directory that cannot be changed or moved until it is dropped.
 struct Immutable(PathBuf);
 
 impl Immutable {

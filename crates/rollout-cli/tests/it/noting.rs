@@ -39,7 +39,7 @@ fn a_trial_is_tagged_and_commented_and_everything_shows_it() {
     let shown = job.rollout(&["show", trial]).expect(0).stdout();
     assert!(shown.contains("tags") && shown.contains("broken") && shown.contains("the network."), "{shown}");
     let table = job.rollout(&["list", "jobs/job"]).expect(0).stdout();
-    assert!(table.lines().next().unwrap().ends_with("cost  tags    error"), "{table}");
+    assert!(table.lines().next().unwrap().ends_with("cost  tags    evidence"), "{table}");
     let tagged = object(&job.rollout(&["list", "jobs/job", "--tag", "broken", "--json"]).expect(0).stdout());
     assert_eq!((&tagged["tags"], &tagged["comments"]), (&json!(["broken"]), &json!(1)));
     // A line for each note, and none is changed.

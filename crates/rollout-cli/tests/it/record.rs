@@ -170,7 +170,7 @@ fn a_damaged_line_in_the_middle_is_refused_and_named() {
 }
 
 #[test]
-fn the_evidence_of_every_try_is_kept_and_told() {
+fn the_evidence_of_every_try_is_kept_and_reported() {
     let gate = Gate::new();
     let job = job()
         .task(TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nRUN touch /built\n"))

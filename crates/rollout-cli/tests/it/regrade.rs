@@ -144,11 +144,11 @@ fn tests_in_a_separate_environment_run_again_on_the_collected_artifacts() {
     assert_eq!(report["on"], json!({"artifacts": 2}), "{report:#}");
     assert_eq!(report["changed"].as_array().unwrap().len(), 1);
     job.expect_nothing_left();
-    // An artifact that was not collected then cannot be had now.
+    // An artifact that was not collected by the trial cannot be had now.
     let more = SEPARATE.replace("\"/app/answer\"", "\"/app/answer\", \"/app/more\"");
     fs::write(job.root().join("set/near/task.toml"), more).unwrap();
     let said = job.rollout(&["regrade", "jobs/job"]).expect(1).stdout();
-    assert!(said.contains("the artifact /app/more was not collected then"), "{said}");
+    assert!(said.contains("the artifact /app/more was not collected by the trial"), "{said}");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn trials_of_which_nothing_was_kept_are_listed_with_what_to_set() {
     assert_eq!(good["regraded"], json!({"on": "nothing", "reward": 1.0}));
     job.rollout(&["clean", "--preserved"]).expect(0);
     let gone = job.rollout(&["regrade", "jobs/job", "--task", "near", "--dry-run"]).expect(1).stdout();
-    assert!(gone.contains("was removed, perhaps by `rollout clean --preserved`"), "{gone}");
+    assert!(gone.contains("was removed, for example by `rollout clean --preserved`"), "{gone}");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn tests_of_another_directory_replace_those_of_the_tasks() {
     assert_eq!(trial(&job, "job-regrade-2/agent/set/near__1")["reward"], 1.0);
     fs::create_dir(job.root().join("empty")).unwrap();
     let refused = job.rollout(&["regrade", "jobs/job", "--tests", "empty"]).expect(2).stderr();
-    assert!(refused.contains("has tests for none of the selected tasks"), "{refused}");
+    assert!(refused.contains("has no tests for the selected tasks"), "{refused}");
     let refused = job.rollout(&["regrade", "jobs/job", "--set", "n_attempts=3"]).expect(2).stderr();
     assert!(refused.contains("n_attempts cannot be changed"), "{refused}");
 }

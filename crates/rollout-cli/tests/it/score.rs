@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// A directory with a benchmark's results: right, nearly right, failed, without and with an empty ground truth.
 const RESULTS: &str = r#"{"task_id": "q1", "question": "法国的首都是哪里？", "predicted_answer": "巴黎", "success": true, "ground_truth": "巴黎", "score": 1.0, "metric": "exact_match"}
 {"task_id": "q2", "question": "And of Italy?", "predicted_answer": "Rome, Italy", "success": true, "ground_truth": "Rome", "score": 0.0, "metric": "exact_match", "trajectory": {"task_id": "q2", "messages": [{"role": "user", "content": "And of Italy?"}, {"role": "assistant", "content": "Rome, Italy"}], "start_time": "2025-02-04T10:00:00"}}
-# notes of somebody
+# notes of a reader
 {"task_id": "q3", "question": "And of Spain?", "predicted_answer": "", "success": false, "ground_truth": "Madrid", "score": null, "error": "the model went away"}
 {"task_id": "q4", "question": "Why?", "predicted_answer": "Because", "success": true, "ground_truth": null}
 
@@ -129,7 +129,7 @@ fn a_configuration_names_metric_and_judge_and_options_win() {
 }
 
 #[test]
-fn a_judge_that_fails_counts_as_0_and_is_told() {
+fn a_judge_that_fails_counts_as_0_and_is_reported() {
     let judge = ModelServer::always(ModelReply::error(400, "out of order"));
     let job = directory();
     let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
@@ -159,7 +159,7 @@ fn a_refused_key_writes_nothing() {
 }
 
 #[test]
-fn mistakes_of_the_command_are_told_with_what_to_do() {
+fn mistakes_of_the_command_are_reported_with_what_to_do() {
     let job = directory().file("empty/results.jsonl", "\n# nothing\n").file("nothing/here", "");
     let error_of = |arguments: &[&str]| job.rollout(arguments).expect(2).stderr();
     insta::assert_snapshot!(error_of(&["score", "gone", "--metric", "similarity"]), @"error: gone does not exist; name a file of answers, or the directory of a job");
@@ -289,7 +289,7 @@ fn conversations_of_a_benchmark_are_scored_by_a_rubric() {
 }
 
 #[test]
-fn a_rubric_that_fails_in_part_is_told() {
+fn a_rubric_that_fails_in_part_is_reported() {
     let rubric = "
 dataset: [{question: q}]
 rubric:

@@ -237,7 +237,9 @@ fn jobs_at_the_same_time_agree_on_one_snapshot() {
     assert!(!before.is_empty());
     let slots: Vec<_> = fs::read_dir(job.state_dir().join("snapshots")).unwrap().collect();
     assert_eq!(slots.len(), 1);
-    assert!(!slots[0].as_ref().unwrap().path().join("2").exists());
+    let made = fs::read_dir(slots[0].as_ref().unwrap().path()).unwrap();
+    let is_snapshot = |entry: &fs::DirEntry| entry.file_type().unwrap().is_dir();
+    assert_eq!(made.filter(|entry| is_snapshot(entry.as_ref().unwrap())).count(), 1);
 }
 
 #[test]
@@ -245,8 +247,9 @@ fn a_snapshot_that_a_killed_job_left_half_made_is_never_used() {
     let job = job(INSTALL);
     named(&job, "one", &[]).expect(0);
     let slot = fs::read_dir(job.state_dir().join("snapshots")).unwrap().next().unwrap().unwrap().path();
+    let layer = slot.join("current").canonicalize().unwrap();
     fs::remove_file(slot.join("current")).unwrap();
-    fs::rename(slot.join("1"), slot.join("building-1-0")).unwrap();
+    fs::rename(layer, slot.join("building-1-0")).unwrap();
     named(&job, "two", &[]).expect(0);
     named(&job, "three", &[]).expect(0);
     assert_ne!(installs(&job, "one"), installs(&job, "two"));
@@ -288,7 +291,12 @@ fn a_snapshot_that_cannot_be_made_is_a_note() {
     let results = results(&job, "job");
     for result in &results {
         assert_eq!(result["reward"], 1.0);
-        assert!(result["notes"].to_string().contains("could not be kept for other trials"), "{result:#}");
+        assert!(
+            result["notes"]
+                .to_string()
+                .contains("cannot store a snapshot of the installed agent for other trials"),
+            "{result:#}"
+        );
     }
     assert_eq!(installed(&results), 2);
 }

@@ -11,7 +11,7 @@ fn rollout(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
     let path = std::env::var_os("PATH").unwrap();
     command.current_dir(dir).args(args).env_clear().env("PATH", path).env("HOME", dir).env("TERM", "xterm");
-    // The engine of whoever runs the tests is none of theirs.
+    // Tests must not use an engine of the developer.
     command.env("DOCKER_HOST", "unix:///nonexistent/engine.sock");
     command
 }
@@ -89,7 +89,7 @@ fn the_live_display_survives_a_resize() {
     let fits = |lines: &[&str]| {
         let frames: Vec<_> = lines.iter().filter(|line| line.contains("0/1 ·")).collect();
         let last = &frames[frames.len().saturating_sub(3)..];
-        let is_narrow = |frame: &&&str| frame.chars().count() <= 2 * 40 && frame.contains("an-agent-whose");
+        let is_narrow = |frame: &&&str| frame.chars().count() <= 2 * 40 && frame.contains("an-agent-w");
         last.len() == 3 && last.iter().all(is_narrow)
     };
     screen.until(fits);

@@ -85,7 +85,7 @@ fn model(server: &ModelServer) -> Arc<Model> {
     Arc::new(Model { client, name: "test".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None })
 }
 
-/// Waits until a provider that nobody has any more is gone with all that it made.
+/// Waits until a dropped provider has removed everything that it created.
 async fn nothing_left(dir: &Path) {
     let found = || [processes_and_mounts_below(dir), runs_in(&dir.join("state"))].concat();
     for _ in 0..3000 {
@@ -211,7 +211,7 @@ async fn a_patch_changes_all_of_its_files_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_work_in_an_environment_that_somebody_else_made() {
+async fn tools_work_in_an_environment_that_they_did_not_create() {
     let native = Natively::new().await;
     let interaction = native.interaction(Duration::from_secs(60));
     let server = ModelServer::turns([

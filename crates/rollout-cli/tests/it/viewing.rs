@@ -68,10 +68,10 @@ fn a_directory_without_jobs_is_no_error_and_a_missing_one_is() {
 fn trials_are_listed_filtered_and_sorted() {
     let job = three();
     insta::assert_snapshot!(timeless(&job.rollout(&["list", "jobs/job"]).expect(0).stdout()), @"
-    status  trial  reward  time  cost  error
+    status  trial  reward  time  cost  evidence
     solved  good/set/task__1  1  [time]  —
     unsolved  idle/set/task__1  0  [time]  —
-    failed  broken/set/task__1  —  [time]  —  agent_execution_failed: the agent's execute script exited with code 3
+    failed  broken/set/task__1  —  [time]  —  agent_execution_failed: the agent's execute script exited with code 3 — cannot find the tool
 
     3 trials: 1 solved, 1 unsolved, 1 failed
     `rollout show jobs/job/good/set/task__1` shows a trial
@@ -88,6 +88,7 @@ fn trials_are_listed_filtered_and_sorted() {
         listed(&["--status", "solved", "--status", "unsolved"]),
         ["good/set/task__1", "idle/set/task__1"]
     );
+    assert_eq!(listed(&["--status", "failed,unsolved"]), ["idle/set/task__1", "broken/set/task__1"]);
     assert_eq!(listed(&["--agent", "b*", "--agent", "i*"]), ["idle/set/task__1", "broken/set/task__1"]);
     assert_eq!(listed(&["--task", "other"]), [""; 0]);
     let by_reward = listed(&["--sort", "reward"]);
@@ -174,6 +175,7 @@ fn the_log_of_a_running_trial_is_followed_to_its_end() {
         shown.contains("running") && shown.contains("rollout logs jobs/job/agent/set/task__1 -f"),
         "{shown}"
     );
+    assert!(shown.contains("running for") && shown.contains("\n  first\n"), "{shown}");
     assert_eq!(job.rollout(&["logs", "jobs/job/agent/set/task__1"]).expect(0).stdout(), "first\n");
 
     let log = fs::File::create(job.root().join("followed")).unwrap();
@@ -240,6 +242,13 @@ fn the_conversation_of_a_running_model_is_followed_to_its_end() {
     while !said().contains("call bash") {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
+    let shown = job.rollout(&["show", "jobs/job/model/set/task__1"]).expect(0).stdout();
+    assert!(shown.contains("1 tool call") && shown.contains("--conversation -f"), "{shown}");
+    let hint = job.rollout(&["logs", "jobs/job/model/set/task__1"]).expect(0).stderr();
+    insta::assert_snapshot!(hint, @"
+    model/set/task__1 has no output of its agent
+    `rollout logs jobs/job/model/set/task__1 --conversation` prints its messages
+    ");
     let file = fs::File::create(job.root().join("followed")).unwrap();
     let mut follower = job.command(&[&logs[..], &["-f"]].concat()).stdout(file).spawn().unwrap();
     arrival.pass();
@@ -250,4 +259,61 @@ fn the_conversation_of_a_running_model_is_followed_to_its_end() {
     assert_eq!(followed, said());
     let trial = job.root().join("jobs/job/model/set/task__1");
     assert!(trial.join("trajectory.json").exists() && !trial.join("conversation.jsonl").exists());
+}
+
+#[test]
+fn unsolved_trials_are_listed_with_their_last_line_of_evidence() {
+    let tests = "#!/bin/sh\necho 'line 7: wrong total'\necho 0 > /logs/verifier/reward.txt\n";
+    let job =
+        TestJob::new(env!("CARGO_BIN_EXE_rollout")).script("true").task(TestTask::new("task").tests(tests));
+    job.run().expect(0);
+    let listed = job.rollout(&["list", "jobs/job"]).expect(0).stdout();
+    assert!(listed.contains("line 7: wrong total"), "{listed}");
+}
+
+/// A job of rollouts of which the first is solved, and the others are not.
+fn rollouts() -> (ModelServer, TestJob) {
+    let server = ModelServer::scripted(|request| match &*request.last_text() {
+        "What is 2+3?" => ModelReply::text("5"),
+        "What is 4+4?" => ModelReply::text("I add them.\n\nSo it is 9, I think."),
+        _ => ModelReply::empty(),
+    });
+    let sums = json!([
+        {"question": "What is 2+3?", "answer": "5"},
+        {"question": "What is 4+4?", "answer": "8"},
+        {"question": "What is 1+1?", "answer": "2"},
+    ]);
+    let interaction = json!({"dataset": sums, "rubric": [{"match": "numeric"}]});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "model", "model": {"name": "scripted", "base_url": server.url()}}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    (server, job)
+}
+
+#[test]
+fn unsolved_rollouts_are_named_listed_and_shown_with_what_they_ended_with() {
+    let (server, job) = rollouts();
+    let summary = job.run().expect(0).stdout().replace(&server.url(), "[url]");
+    let named = &summary[summary.find("unsolved\n").unwrap()..summary.find("\n3 trials in").unwrap()];
+    insta::assert_snapshot!(named, @"
+    unsolved
+      1 trial: assistant: I add them. So it is 9, I think. (expected: 8)
+        rollout show jobs/job/model/sums/1__1
+      1 trial: agent_execution_failed: EmptyModelResponseError: invalid response of model `scripted` at [url]/chat/completions: the response is empty: no text, no tool call, no reasoning (finish reason: stop)
+        rollout show jobs/job/model/sums/2__1
+    ");
+    let listed = job.rollout(&["list", "jobs/job", "--status", "unsolved"]).expect(0).stdout();
+    insta::assert_snapshot!(timeless(&listed.replace(&server.url(), "[url]")), @"
+    status  trial  reward  time  cost  evidence
+    unsolved  model/sums/1__1  0  [time]  —  assistant: I add them. So it is 9, I think. (expected: 8)
+    unsolved  model/sums/2__1  0  [time]  —  agent_execution_failed: EmptyModelResponseError: invalid response of model `scripted` at [url]/chat/completions: the response is empty: no text, no tool call, no reasoning (finish reason: stop)
+
+    2 of 3 trials: 2 unsolved
+    `rollout show jobs/job/model/sums/1__1` shows a trial
+    ");
+    let shown = job.rollout(&["show", "jobs/job/model/sums/1__1"]).expect(0).stdout();
+    assert!(shown.contains("expected      8") && shown.contains("last: So it is 9"), "{shown}");
+    // There is no output to follow, so this ends at once.
+    let hint = job.rollout(&["logs", "jobs/job/model/sums/1__1", "-f"]).expect(0).stderr();
+    assert!(hint.contains("--conversation -f` prints its messages"), "{hint}");
 }

@@ -2,8 +2,10 @@
 
 use std::process::Command;
 
-use rollout_testkit::{TestJob, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::json;
+
+use crate::eval::benchmark;
 
 /// A job with long names, long output and a long error.
 fn job() -> TestJob {
@@ -72,6 +74,45 @@ fn the_summary_of_a_job_fits_into_a_terminal_of_any_width() {
         assert_eq!(too_wide(summary, columns), [""; 0], "{columns}: {seen}");
         for part in ["pass rate", "agent_execution_failed", "rollout show", "1 failed"] {
             assert!(summary.contains(part), "{part} at {columns}: {seen}");
+        }
+    }
+}
+
+#[test]
+fn unsolved_rollouts_and_questions_are_named_in_a_terminal_of_any_width() {
+    let said = "I computed the sum of all numbers of the list, one by one, and the answer must be 7";
+    let server = ModelServer::always(ModelReply::text(said));
+    let question = json!({"id": "q1", "question": "What is 4+4?", "answer": "8"});
+    let model = json!({"name": "model", "model": {"name": "scripted", "base_url": server.url()}});
+    let interaction = json!({"dataset": [question], "rubric": [{"match": "numeric"}]});
+    let rollouts = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(model)
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    let questions = benchmark(&server, &[question], json!({"evaluation_metric": "exact_match"}));
+    rollouts.rollout(&["validate", "job.yaml"]).expect(0);
+    for columns in [60, 80, 200] {
+        for (job, command, trial) in [
+            (&rollouts, "run job.yaml", "jobs/job/model/sums/0__1"),
+            (&questions, "eval config.json", "jobs/job/m/questions/q1__1"),
+        ] {
+            let _ = std::fs::remove_dir_all(job.dir());
+            // Without a live display, which would be between the lines.
+            let plain = [("CI", "true")];
+            let with_colours = on_terminal(job, columns, command, &plain);
+            let _ = std::fs::remove_dir_all(job.dir());
+            let seen = on_terminal(job, columns, command, &[plain[0], ("NO_COLOR", "1")]);
+            assert!(
+                with_colours.contains("\u{1b}[33munsolved") && !seen.contains('\u{1b}'),
+                "{with_colours}"
+            );
+            let summary = &seen[seen.find("\n\n").unwrap_or(0)..];
+            assert_eq!(too_wide(summary, columns), [""; 0], "{columns}: {seen}");
+            let on_one_line = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(on_one_line.contains("must be 7 (expected: 8)"), "{columns}: {seen}");
+            assert!(summary.contains(&format!("rollout show {trial}")), "{columns}: {seen}");
+            let shown = on_terminal(job, columns, &format!("show {trial}"), &[("NO_COLOR", "1")]);
+            assert_eq!(too_wide(&shown, columns), [""; 0], "{columns}: {shown}");
+            assert!(shown.contains("expected      8"), "{columns}: {shown}");
         }
     }
 }

@@ -109,7 +109,7 @@ fn text_part(role: &Role, text: &str) -> Option<PartView> {
     }
     Some(match role {
         Role::Tool => folded("result", text),
-        Role::System => folded("system", text),
+        Role::System => folded("prompt", text),
         _ => PartView { fold: None, content: rendered(text), is_code: diff::is_diff(text) },
     })
 }

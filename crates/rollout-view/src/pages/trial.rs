@@ -10,7 +10,7 @@ use rollout_core::{
     display::{count, dollars, number, size, span},
     name::{TrialId, TrialIndex},
     result::{Timestamps, TrialResult, TrialSummary},
-    text::printable,
+    text::{printable, shell_quoted},
 };
 use rollout_record::{
     layout::{JobDir, TrialDir},
@@ -32,6 +32,9 @@ use crate::{
     links::{Address, TrialFilter},
     svg::{self, Phase},
 };
+
+/// The maximum length of an answer.
+const ANSWER_CHARS: usize = 200;
 
 /// The most links to other trials of the task.
 const MAX_LINKS: usize = 64;
@@ -133,7 +136,7 @@ pub(crate) fn page(job: &JobView, index: TrialIndex, page: usize, here: &Here) -
         .skip(index.0 as usize + 1)
         .find(|index| matches!(job.status(*index), TrialStatus::Failed | TrialStatus::Unsolved));
     problems.extend(result.map(notes).unwrap_or_default());
-    let path = job.saved.path().join(trial.to_string());
+    let path = job.given.join(trial.to_string());
     render(&TrialPage {
         frame: here.frame(trial.to_string(), above, job.is_running()),
         name: format!("{}/{}__{}", trial.dataset, trial.task, trial.attempt),
@@ -153,7 +156,7 @@ pub(crate) fn page(job: &JobView, index: TrialIndex, page: usize, here: &Here) -
         previous: neighbour(index.0.checked_sub(1)),
         next: neighbour(Some(index.0 + 1).filter(|next| *next < job.planned() as u64)),
         next_problem: neighbour(next_problem.map(|index| index.0)),
-        command: format!("rollout show {}", path.display()),
+        command: format!("rollout show {}", shell_quoted(&path.display().to_string())),
         tags: tags(&place),
         comments: job.notes(index).map(comments).unwrap_or_default(),
         known_tags: job.tags().into_keys().cloned().collect(),
@@ -247,9 +250,11 @@ fn facts(result: Option<&TrialResult>, said: Option<&ConversationPages>) -> Vec<
     if let Some(said) = said {
         facts.extend(said.model.clone().map(|model| ("model", model)));
         facts.extend(said.stop_condition.clone().map(|stop| ("ended by", stop)));
-        facts.extend(
-            said.answer.clone().map(|answer| ("expected answer", rollout_core::text::cut(&answer, 200))),
-        );
+        let answers = [("answer", &said.predicted_answer), ("expected answer", &said.answer)];
+        for (label, answer) in answers {
+            let answer = answer.as_ref().filter(|answer| !answer.trim().is_empty());
+            facts.extend(answer.map(|answer| (label, rollout_core::text::cut(answer, ANSWER_CHARS))));
+        }
         if said.is_truncated {
             facts.push(("truncated", "yes".to_owned()));
         }

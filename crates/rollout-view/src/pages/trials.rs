@@ -5,7 +5,7 @@ use rollout_core::{
     display::{count, dollars, number, span},
     name::TrialIndex,
 };
-use rollout_record::{causes::TrialCause, layout::JobDir, notes::NoteTag, saved::TrialStatus};
+use rollout_record::{notes::NoteTag, saved::TrialStatus};
 
 use super::{Frame, Here, Link, Pager, or_nothing, render};
 use crate::{
@@ -121,14 +121,9 @@ fn row(job: &JobView, index: TrialIndex, here: &Here) -> Option<TrialRow> {
     let trial = job.id(index)?;
     let (summary, status) = (job.summary(index), job.status(index));
     let why = match status {
-        TrialStatus::Failed => {
-            let error = job.saved.trial(index).ok().flatten().and_then(|trial| trial.result.error);
-            error.map(|error| TrialCause::of_error(&error).to_string())
-        }
-        // The tests usually end with what they found missing.
-        TrialStatus::Unsolved => {
-            let dir = JobDir::new(job.saved.path()).trial(&trial).of_last_result();
-            TrialCause::of_tests(job.saved.path(), &dir).map(|cause| cause.to_string())
+        TrialStatus::Failed | TrialStatus::Unsolved => {
+            let saved = job.saved.trial(index).ok().flatten();
+            saved.and_then(|saved| job.saved.evidence(&saved)).map(|cause| cause.to_string())
         }
         _ => None,
     };

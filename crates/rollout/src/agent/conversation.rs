@@ -21,7 +21,7 @@ use rollout_model::{
 /// The default system prompt.
 const SYSTEM_PROMPT: &str = "\
 You work on a task in a Linux environment, by yourself: the tools are your only way to look at it and to change it, \
-and nobody answers questions. Find out what is there, do what the task asks for, and check that it works. \
+and you cannot ask questions. Find out what is there, do what the task asks for, and check that it works. \
 The result is graded by tests that you cannot see, on the state in which you leave the environment. \
 When the task is done, say so in a short message without calling a tool: that ends your work.";
 

@@ -26,7 +26,7 @@ pub(crate) const MCP_SERVERS: &str = "/tmp/rollout-mcp-servers";
 pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
     match agent {
         AgentKind::Oracle if !task.has_solution => Some(format!(
-            "the oracle runs solution/solve.sh, and {} has none: write one, or leave the oracle out of this job",
+            "the oracle needs solution/solve.sh, which is missing in {}: write it, or remove the oracle from this job",
             task.dir.display()
         )),
         // Agents of these kinds have no use for an earlier conversation, MCP servers or skills.

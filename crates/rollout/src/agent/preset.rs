@@ -35,13 +35,10 @@ impl ImagePython {
             Some((version, path)) => Ok(Self { version: (*version).to_owned(), path: (*path).to_owned() }),
             None => {
                 let has = match found.as_slice() {
-                    [] => "it has none".to_owned(),
-                    found => format!(
-                        "it has {}",
-                        found.iter().map(|(version, _)| *version).collect::<Vec<_>>().join(", ")
-                    ),
+                    [] => "no Python".to_owned(),
+                    found => found.iter().map(|(version, _)| *version).collect::<Vec<_>>().join(", "),
                 };
-                Err(format!("it needs Python {} in the image, and {has}", wanted.join(" or ")))
+                Err(format!("it needs Python {} in the image, but the image has {has}", wanted.join(" or ")))
             }
         }
     }
@@ -260,11 +257,11 @@ mod tests {
         assert_eq!((chosen.version.as_str(), chosen.path.as_str()), ("3.11", "/usr/bin/python3.11"));
         assert_eq!(
             ImagePython::choose(&wanted, "python 3.9 /usr/bin/python3.9").unwrap_err(),
-            "it needs Python 3.12 or 3.11 in the image, and it has 3.9"
+            "it needs Python 3.12 or 3.11 in the image, but the image has 3.9"
         );
         assert_eq!(
             ImagePython::choose(&wanted, "").unwrap_err(),
-            "it needs Python 3.12 or 3.11 in the image, and it has none"
+            "it needs Python 3.12 or 3.11 in the image, but the image has no Python"
         );
     }
 

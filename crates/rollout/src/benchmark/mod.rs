@@ -71,7 +71,7 @@ pub use auto_start::AutoStartError;
 pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
 pub use eval::{Eval, rollout};
 pub use question::DEFAULT_SYSTEM_PROMPT;
-pub use rollout_core::row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+pub use rollout_core::row::{PREDICTED_ANSWER, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
 pub use rollout_core::summary::RolloutSummary;
 pub use run::{EvalError, EvalOutcome, LostServer, Run, question_hash};
 pub use runner::{AgentRunner, QuickError, QuickOptions, QuickResult, StartedRunner, quick_rollout};

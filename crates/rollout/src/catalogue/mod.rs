@@ -1,4 +1,4 @@
-//! Known datasets: public registries, ready definitions of question benchmarks, and a catalogue of benchmarks.
+//! Known datasets: public registries, built-in question benchmarks, and a catalogue of benchmarks.
 //!
 //! All of it is data in files beside this one, which are part of the program.
 
@@ -11,7 +11,7 @@ const REGISTRIES: &str = include_str!("registries.txt");
 
 const CATALOGUE: &str = include_str!("catalogue.yaml");
 
-/// The ready definitions, by name: each is an interaction file.
+/// The built-in benchmarks, by name: each is an interaction file.
 const DEFINITIONS: [(&str, &str); 9] = [
     ("aime-2024", include_str!("definitions/aime-2024.yaml")),
     ("aime-2025", include_str!("definitions/aime-2025.yaml")),
@@ -29,12 +29,12 @@ pub fn public_registries() -> impl Iterator<Item = &'static str> {
     REGISTRIES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// The names of the ready definitions.
+/// The names of the built-in benchmarks.
 pub fn definition_names() -> impl Iterator<Item = &'static str> {
     DEFINITIONS.iter().map(|(name, _)| *name)
 }
 
-/// The interaction file of a ready definition.
+/// The interaction file of a built-in benchmark.
 pub fn definition_text(name: &str) -> Option<&'static str> {
     DEFINITIONS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

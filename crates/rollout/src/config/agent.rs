@@ -119,8 +119,8 @@ rollout_settings::settings! {
         system_prompt: Option<String> = text().optional().unset("a short default prompt"),
         /// Limits that end a model's attempt at a task with a container.
         ///
-        /// The keys are those of [limits](models.md#limits). The work until then is graded, and a note in the result names the
-        /// limit. With `preset`, `max_turns` counts the calls of the model.
+        /// The keys are described in [limits](models.md#limits). When a limit is reached, the work is graded, and a
+        /// note in the result names the limit. With `preset`, `max_turns` counts the calls of the model.
         limits: Limits = section::<LimitKeys>().unset("200 turns"),
         /// Variables for the scripts of the agent, or for the commands of a model.
         ///
@@ -178,7 +178,7 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<AgentConfig> {
         let Some(agent) = agent(&section) else { continue };
         let span = section.value_span("name");
         if let Some(first) = seen.insert(agent.name.clone(), span) {
-            let hint = "give one of them another `name:`; results are grouped by it";
+            let hint = "give one of them another `name:`; results are grouped by name";
             section.same_name("agents", agent.name.as_str(), span, first, hint);
         }
         agents.push(agent);

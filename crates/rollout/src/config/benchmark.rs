@@ -362,7 +362,7 @@ impl RolloutConfig {
         }
         if self.api_key.is_none() && is_url(&self.base_url) && !is_loopback(&self.base_url) {
             let hint =
-                "write it as `${VAR}`, or set OPENAI_API_KEY; only a server on this machine needs none";
+                "write it as `${VAR}`, or set OPENAI_API_KEY; only a server on this machine needs no key";
             note("api_key", Code::Missing, "`api_key` is missing".to_owned(), hint);
         } else if judged
             && let Some(url) = &self.evaluator_base_url
@@ -371,7 +371,7 @@ impl RolloutConfig {
             && is_url(url)
             && !is_loopback(url)
         {
-            let hint = "write it as `${VAR}`; only a server on this machine needs none";
+            let hint = "write it as `${VAR}`; only a server on this machine needs no key";
             note("evaluator_api_key", Code::Missing, "`evaluator_api_key` is missing".to_owned(), hint);
         }
         for (key, value) in [
@@ -387,7 +387,12 @@ impl RolloutConfig {
         if !(0.0..=2.0).contains(&self.evaluator_temperature) {
             let message =
                 format!("`evaluator_temperature` must be from 0 to 2, not {}", self.evaluator_temperature);
-            note("evaluator_temperature", Code::InvalidValue, message, "0 gives the most consistent judge");
+            note(
+                "evaluator_temperature",
+                Code::InvalidValue,
+                message,
+                "write a number from 0 to 2; 0 gives the most consistent scores",
+            );
         }
         for key in ["model", "messages", "stream", "n", "tools"] {
             if self.evaluator_extra_params.contains_key(key) {

@@ -68,21 +68,23 @@ rollout_settings::settings! {
         ///
         /// `a.b` is the entry `b` of the column `a`.
         column: Option<String> = filled().kind("name").optional(),
-        /// With `column`: a regular expression. Its first group is taken, or all that matches without a group.
+        /// With `column`: a regular expression. The value is the text of its first group, or the whole match if it has
+        /// no group.
         pattern: Option<String> = filled().kind("regular expression").optional(),
-        /// A text in which `{name}` stands for the value of a column. `{{` is a brace.
+        /// A text in which `{name}` is replaced by the value of a column. `{{` is a brace.
         ///
-        /// Columns that are made before this one can be used too.
+        /// The text can also use columns that are created before this one.
         template: Option<String> = filled().optional(),
         /// Lettered choices: a column with a list, or a list of columns, one for each choice.
         ///
         /// The result has two entries: `text` has a line `A. …` for each choice, and `letter` is the letter of the
-        /// first one in the dataset.
+        /// choice that is first in the dataset.
         choices: Option<Vec<String>> = columns_of().optional(),
-        /// With `choices`: shuffles them, differently for each row, and always in the same way.
+        /// With `choices`: shuffles them, in a different order for each row. The order of a row is the same in every
+        /// run.
         shuffle: bool = flag(false),
-        /// A list of columns with lists of equal length. The `template` is filled for each entry, with `{0}` for that of
-        /// the first list, `{1}` for that of the second.
+        /// A list of columns with lists of equal length. The `template` is filled once for each position in the lists,
+        /// with `{0}` for the item of the first list, and `{1}` for the item of the second.
         each: Option<Vec<String>> = columns_of().optional(),
     }
 }

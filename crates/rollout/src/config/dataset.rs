@@ -114,11 +114,11 @@ impl RegistryLocation {
 rollout_settings::settings! {
     /// Tasks from a directory, a repository or a registry, or examples for a model.
     pub(super) struct DatasetKeys {
-        /// The directory of a task, or of several tasks, relative to this file; or one in a git repository.
+        /// The directory of a task, or of several tasks, relative to this file; or a directory in a git repository.
         ///
-        /// The latter is written as `git+URL[@revision][#path]`; see [datasets](datasets.md#git-repositories).
-        /// Files, hidden directories, and directories without any file of a task are skipped; an empty directory is an
-        /// incomplete task. Symbolic links to directories are followed.
+        /// A directory in a git repository is written as `git+URL[@revision][#path]`; see
+        /// [datasets](datasets.md#git-repositories). Files, hidden directories, and directories without any file of a
+        /// task are skipped; an empty directory is an incomplete task. Symbolic links to directories are followed.
         path: Option<String> = path().optional(),
         /// The location of the registry. `${VAR}` is expanded.
         ///
@@ -144,15 +144,16 @@ rollout_settings::settings! {
         /// The lowest reward that counts as solved: in the pass rate, pass@k, comparisons and exports.
         ///
         /// See [how numbers are counted](trust.md#how-numbers-are-counted).
-        pass_threshold: Option<f64> = finite().optional().unset("1; that of the interaction"),
-        /// The rules for the tasks of this dataset. `harbor` gives the rules of Harbor also to tasks without
+        pass_threshold: Option<f64> = finite().optional().unset("1; for an interaction, its own"),
+        /// The rules for the tasks of this dataset. With `harbor`, Harbor's rules also apply to tasks without
         /// `schema_version`.
         ///
-        /// An entry of a registry can have it too. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
-        compat: Option<Compat> = word(&COMPAT).optional().unset("that of the job, or of the registry"),
+        /// An entry of a registry can have this key too. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
+        compat: Option<Compat> = word(&COMPAT).optional().unset("the setting of the job, or of the registry"),
         /// The tasks to run: names, or patterns with `*`, `?` and `[…]`.
         ///
-        /// `--task` and `--limit` on the command line select among what these three settings leave.
+        /// `--task` and `--limit` on the command line select from the tasks that `include`, `exclude` and `limit`
+        /// leave.
         include: Vec<String> = patterns("all"),
         /// The tasks to leave out, in the same form.
         exclude: Vec<String> = patterns("none"),
@@ -221,7 +222,8 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
         if let Some(first) = seen.insert(dataset.name.clone(), span) {
             let is_own = ["path", "interaction"].iter().any(|key| section.entry(key).is_some());
             let rename = if is_own { "name" } else { "rename" };
-            let hint = format!("give this one another name with `{rename}:`; results are grouped by it");
+            let hint =
+                format!("give this dataset another name with `{rename}:`; results are grouped by name");
             section.same_name("datasets", dataset.name.as_str(), span, first, &hint);
         }
         datasets.push(dataset);
@@ -270,13 +272,13 @@ fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
     let kind = section.one_of(&kinds, hint)?;
     if kind != "registry" {
         section.refuse(&["version", "rename"], kind, |key| match key {
-            "version" => "versions exist only in a registry".to_owned(),
+            "version" => "only datasets of a registry have versions".to_owned(),
             _ => "a dataset that is not in a registry is renamed with `name:`".to_owned(),
         });
     }
     if kind == "interaction" {
         section.refuse(&["compat", "include", "exclude", "limit"], kind, |key| match key {
-            "compat" => "only tasks in directories have rules of Harbor".to_owned(),
+            "compat" => "Harbor's rules apply only to tasks in directories".to_owned(),
             _ => "select questions with `--task` and `--limit` on the command line".to_owned(),
         });
     }

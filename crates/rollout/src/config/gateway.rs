@@ -22,7 +22,7 @@ rollout_settings::settings! {
         pub max_total_tokens: Option<u64> = whole(1..=u64::MAX).optional(),
         /// The maximum cost in US dollars.
         ///
-        /// Each model needs a price: a known one, or `prices` of the model.
+        /// Each model needs a price: a known price, or `prices` in its settings.
         pub max_cost: Option<f64> = number(above_zero(MAX_COST)).optional(),
         /// Limits per minute on requests to model servers, shared fairly between trials.
         ///
@@ -34,7 +34,7 @@ rollout_settings::settings! {
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(5).unhashed(),
         /// Whether agents may use tools that run at the provider of the model, such as its web search.
         ///
-        /// Such tools reach the internet, even if the environment has no network. By default they are removed from
+        /// Such tools can reach the internet even if the environment has no network. By default they are removed from
         /// requests, and the record of the call lists them.
         pub provider_tools: bool = flag(false),
         /// A directory for responses. If a later run sends the same request, it gets the stored response.

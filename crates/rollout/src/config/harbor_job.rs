@@ -60,7 +60,7 @@ pub(super) fn translate(tree: &mut Node, sources: &SourceFiles, dir: &Path) -> V
                 }
             }
             "quiet" => job.warn("quiet", key_span, "`--output json`, or a pipe, has no live display"),
-            "plugins" => job.warn("plugins", key_span, "Harbor ignores them in job files too"),
+            "plugins" => job.warn("plugins", key_span, "Harbor ignores plugins in job files too"),
             "retry" => job.retry(entry),
             "environment" => job.environment(entry),
             "verifier" => verifier = Some(job.verifier(entry)),
@@ -148,14 +148,14 @@ impl Translation<'_> {
 
     /// Reports a setting that changes the meaning of the job.
     fn refuse(&mut self, key: &str, span: Span, hint: &str) {
-        let message = format!("`{key}` of Harbor has no counterpart");
+        let message = format!("Rollout does not support Harbor's setting `{key}`");
         let problem = Diagnostic::error(self.sources, span, Code::Unsupported, message);
         self.found.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
 
     /// Reports a setting that changes no result.
     fn warn(&mut self, key: &str, span: Span, hint: &str) {
-        let message = format!("`{key}` of Harbor has no counterpart, and is ignored");
+        let message = format!("Rollout does not support Harbor's setting `{key}`, and ignores it");
         let problem = Diagnostic::warning(self.sources, span, Code::Unsupported, message);
         self.found.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
@@ -193,7 +193,11 @@ impl Translation<'_> {
                     Some("docker") | None => out.push(entry),
                     Some(other) => {
                         let name = format!("environment.type: {other}");
-                        self.refuse(&name, at, "remove it, or use `-e docker` or `-e native` after that");
+                        self.refuse(
+                            &name,
+                            at,
+                            "remove the key, then select an environment with `-e docker` or `-e native`",
+                        );
                     }
                 },
                 "force_build" | "override_cpus" | "override_memory_mb" | "override_storage_mb" => {

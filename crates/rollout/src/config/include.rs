@@ -53,7 +53,7 @@ impl Files<'_> {
         }
     }
 
-    /// Replaces the name of a ready definition by its interaction. A version is one of a registry.
+    /// Replaces the name of a built-in benchmark with its interaction. With a version, it is a dataset of a registry.
     fn definition(&mut self, dataset: &mut Node) {
         let is_alone = ["path", "registry", "interaction", "version"]
             .iter()

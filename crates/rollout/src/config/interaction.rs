@@ -47,7 +47,7 @@ rollout_settings::settings! {
             // An empty path is not a valid working directory.
             Some(directory(section)).map(|path| if path.as_os_str().is_empty() { ".".into() } else { path })
         })
-        .unset("that of the file")
+        .unset("the directory of the file")
         .always(),
         /// The Python interpreter that calls `python:` functions.
         pub python: String = filled().default("python3".to_owned()).recorded_where_written(),
@@ -68,8 +68,8 @@ rollout_settings::settings! {
                     ExamplesConfig::Inline(_) | ExamplesConfig::Hub(_) => Json::Null,
                 },
             ),
-        /// How the columns of the dataset become the `question`, the `answer` and other columns of examples; all columns
-        /// have their own names when absent.
+        /// How the columns of the dataset become the `question`, the `answer` and other columns of examples; when
+        /// absent, all columns keep their names.
         ///
         /// See [columns](datasets.md#columns).
         pub columns: ColumnsConfig = columns::form().recorded_where_written(),
@@ -137,7 +137,7 @@ rollout_settings::settings! {
         pub limits: Limits = section::<LimitKeys>().unset("none"),
         /// Fields of the state to save with each rollout.
         pub state_columns: Vec<String> = texts(),
-        /// Scores each rollout separately, not together with the others of its example.
+        /// Scores each rollout separately, not together with the other rollouts of its example.
         ///
         /// It is scored as soon as it ends.
         pub independent_scoring: bool = flag(false),
@@ -148,7 +148,7 @@ rollout_settings::settings! {
         /// `group_mean`: the reward minus the mean of the group. `leave_one_out`: the reward minus the mean of the
         /// other rollouts. `normalised`: `group_mean` divided by the standard deviation of the group.
         pub advantage: Advantage = word(&ADVANTAGES).default(Advantage::GroupMean).recorded_where_written(),
-        /// Whether rollouts that failed or timed out count in the baseline of the advantages and give training samples.
+        /// Whether rollouts that failed or timed out count in the baseline of the advantages, and become training samples.
         pub include_errors: bool = flag(false).recorded_where_written(),
     }
 }
@@ -446,7 +446,7 @@ fn check_container(section: &Section<'_>, config: &InteractionConfig) {
         if wanted {
             let hint = match checks {
                 true => "`sandbox` needs a container: write its `docker_image:` or `path:`",
-                false => "tools inside a container need one: write its `docker_image:` or `path:`",
+                false => "tools inside a container need an environment: write its `docker_image:` or `path:`",
             };
             section.missing("environment", hint);
         }

@@ -74,11 +74,11 @@ rollout_settings::settings! {
             .refine(|schema| schema["pattern"] = json!("^/"))
             .check(|path, section, key| check_instruction_path(path, section, key))
             .default("/tmp/instruction.md".to_owned()),
-        /// The rules for all tasks. `harbor` gives the rules of Harbor also to tasks without `schema_version`.
+        /// The rules for all tasks. With `harbor`, Harbor's rules also apply to tasks without `schema_version`.
         ///
-        /// A dataset can have its own. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
+        /// A dataset can have its own setting. See [tasks made for Harbor](tasks.md#tasks-made-for-harbor).
         pub compat: Option<Compat> = word(&COMPAT).optional(),
-        /// Runs tasks although a setting of theirs is not supported. Each result lists what is missing.
+        /// Also runs tasks with settings that are not supported. Each result lists the unsupported settings.
         ///
         /// See [settings that are not supported](tasks.md#settings-that-are-not-supported).
         pub allow_unsupported: bool = flag(false).recorded_where_written(),
@@ -90,9 +90,9 @@ rollout_settings::settings! {
         ///
         /// See [limits](agents.md#limits).
         pub gateway: JobGatewayConfig = section::<JobGatewayConfig>().unset("no limits").recorded_where_written(),
-        /// The most that the job may cost. When another trial would pass it, no more trials are started.
+        /// The most that the job may cost. A trial that would exceed it is not started, and the job stops.
         ///
-        /// What ran is kept, and `rollout resume` continues with a larger budget.
+        /// Finished trials are kept, and `rollout resume` continues with a larger budget.
         pub budget: BudgetConfig = section::<BudgetConfig>().unset("no limit").recorded_where_written().unhashed(),
         /// Statistics of rewards, updated while the job runs.
         ///
@@ -189,9 +189,9 @@ rollout_settings::settings! {
     pub struct BudgetConfig {
         /// US dollars, for environments and models together.
         ///
-        /// The average cost of the trials that ended is what the next one is expected to cost. So the first trial runs
-        /// alone, and a trial that costs more than the others can pass the budget. A model needs a price: a known one,
-        /// or `prices` of the model.
+        /// The expected cost of the next trial is the average cost of the finished trials. So the first trial runs
+        /// alone, and a trial that costs more than the others can exceed the budget. Each model needs a price: a known
+        /// price, or `prices` in its settings.
         pub usd: Option<f64> = number(above_zero(MAX_BUDGET_USD)).optional(),
     }
 }

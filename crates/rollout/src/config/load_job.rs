@@ -308,7 +308,7 @@ fn refuse_idle_agents(root: &Section<'_>, config: &JobConfig) {
         let named = |node: &&Node| matches!(node.get("name"), Some(Node { value: Value::String(name), .. }) if name == agent.name.as_str());
         let Some(node) = nodes.iter().find(named).and_then(|node| node.get("name")) else { continue };
         let message = format!("the agent `{}` cannot attempt any of the datasets", agent.name);
-        let hint = "interactions need an agent with a `model:`; remove this one";
+        let hint = "an interaction needs an agent with a `model:`; remove this agent";
         root.reader
             .report(Diagnostic::error(root.reader.sources, node.span, Code::Conflict, message).hint(hint));
     }

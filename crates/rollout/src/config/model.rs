@@ -73,7 +73,7 @@ rollout_settings::settings! {
         pub token_ids: bool = flag(false),
         /// Sends earlier messages of the model back as tokens, if the server accepts them.
         ///
-        /// So no template or tokenizer changes what was sampled, and a rollout is one training sample. Requires
+        /// So no template or tokenizer changes the sampled tokens, and a rollout is one training sample. Requires
         /// `token_ids`. See [prompts as tokens](training.md#prompts-as-tokens).
         pub token_prompts: bool = flag(false).recorded_where_written(),
         /// The longest sequence for training, in tokens.
@@ -90,7 +90,7 @@ rollout_settings::settings! {
         ///
         /// `requests_per_minute` and `tokens_per_minute`: the limits of this agent.
         pub rate_limit: RateLimit = section::<RateLimitKeys>().unset("none").unhashed(),
-        /// What tokens cost: prices, prices by model name, or the path of a file with either.
+        /// What tokens cost: a mapping of prices, prices by model name, or the path of a file with one of them.
         ///
         /// See [prices](#prices).
         pub price as "prices": Option<Price> = prices().optional().recorded(|price, _| json!(price)),

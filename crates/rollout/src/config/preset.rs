@@ -57,13 +57,15 @@ rollout_settings::settings! {
         ///
         /// `~` and the patterns of the shell are expanded.
         pub logs: Vec<String> = texts(),
-        /// The form in which the agent reads the MCP servers of a task. Without it, such tasks are refused.
+        /// The form in which the agent reads the MCP servers of a task. Without it, tasks with MCP servers are
+        /// rejected.
         ///
         /// The path of a file in this form is in `ROLLOUT_MCP_SERVERS`: `claude` is the JSON of Claude Code's
         /// `--mcp-config`, `codex` are tables of Codex's `config.toml`, `gemini` is the value of `mcpServers` in Gemini
-        /// CLI's `settings.json`, `opencode` that of `mcp` in `opencode.json`.
+        /// CLI's `settings.json`, `opencode` is the value of `mcp` in `opencode.json`.
         pub mcp: Option<McpFormat> = word(&MCP_FORMATS).optional(),
-        /// The directory of the agent's skills, to which those of a task are copied. Without it, such tasks are refused.
+        /// The directory in which the agent looks for skills. The skills of a task are copied there. Without it, tasks
+        /// with skills are rejected.
         ///
         /// A path in the environment, which may begin with `~`.
         pub skills: Option<String> = filled().kind("path").optional(),
@@ -86,9 +88,9 @@ rollout_settings::settings! {
         pub pip: Vec<String> = texts(),
         /// Packages of `pip` that exist only as source. The host builds them.
         pub pip_build: Vec<String> = texts(),
-        /// Ignores the versions of Python that the packages of `pip` themselves ask for.
+        /// Ignores the Python versions that the packages in `pip` declare.
         ///
-        /// Those of the packages that they depend on still count. For packages that work with more versions than they
+        /// The declarations of their dependencies still count. For packages that work with more versions than they
         /// declare.
         pub any_python: bool = flag(false),
         /// The versions of Python that run the packages, the best one first. The image needs one of them.

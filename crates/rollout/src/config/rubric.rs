@@ -119,13 +119,13 @@ rollout_settings::settings! {
         name: Option<String> = filled().optional(),
         /// The weight of its score; with 0 it is only a metric.
         weight: f64 = finite().default(1.0),
-        /// Compares the answer with that of the example.
+        /// Compares the answer with the answer of the example.
         ///
         /// The score is 1 if the answer that the parser finds is correct, otherwise 0. `exact`: the same text.
         /// `contains`: the correct answer is part of it. `numeric`: the last numbers of both are equal. `math`: they
         /// are mathematically equal.
         how as "match": Option<Match> = word(&MATCHES).optional(),
-        /// Compares the answer with that of the example, by one of the [metrics](scoring.md) of benchmarks.
+        /// Compares the answer with the answer of the example, by one of the [metrics](scoring.md) of benchmarks.
         metric: Option<Metric> = word(&METRICS).optional(),
         /// A program that checks the answer in a new container, which `environment` describes.
         ///
@@ -143,8 +143,8 @@ rollout_settings::settings! {
         /// A Python function that scores, as `file.py:function`.
         ///
         /// It gets the arguments that its parameters name: `completion`, `response`, `answer`, `info`, columns of the
-        /// dataset, and `state`, which is all of it. All functions of a job are called in one long-running process. See
-        /// [scoring](scoring.md#python-functions).
+        /// dataset, and `state`, which contains all of them. All functions of a job are called in one long-running
+        /// process. See [scoring](scoring.md#python-functions).
         python: Option<String> = function_name().optional(),
         /// Whether the command or function scores all rollouts of an example together.
         ///
@@ -248,7 +248,7 @@ const COLUMNS: [&str; 24] = [
 ];
 
 pub(super) const EXAMPLE: &str =
-    "such as `- match: exact`, which compares the answer with that of the example";
+    "such as `- match: exact`, which compares the answer with the answer of the example";
 
 pub(super) fn schema() -> Json {
     let mut schema = entry::<RubricKeys>();
@@ -276,7 +276,7 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
                 span,
                 Code::InvalidName,
                 message,
-                "results already have a column of that name",
+                "a column of the results has this name; choose another `name:`",
             );
         }
         if let Some(first) = seen.insert(name.clone(), span) {
@@ -350,7 +350,7 @@ pub(super) fn function(entry: &Section<'_>, written: &str) -> Option<PythonFunct
             Some(PythonFunction { file: file.into(), function: name.to_owned() })
         }
         _ => {
-            let message = format!("{} is not a function of a Python file", quoted(written));
+            let message = format!("{} does not name a Python function", quoted(written));
             let hint = "write a file and a function in it, such as `python: rewards.py:exact`";
             entry.invalid_with_hint("python", message, hint);
             None

@@ -124,7 +124,7 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<StopConfig> {
         let span = entry.value_span("name");
         if TAKEN.contains(&name.as_str()) {
             let message = format!("invalid name of a stop condition: {}", quoted(&name));
-            let hint = "every rollout already has a condition of that name";
+            let hint = "a built-in condition has this name; choose another `name:`";
             entry.reader.error_with_hint(span, Code::InvalidName, message, hint);
         }
         if let Some(first) = seen.insert(name.clone(), span) {

@@ -330,7 +330,13 @@ pub(super) fn names(tools: &[ToolConfig]) -> Vec<&str> {
 /// Reports a second tool with the same name.
 fn once(section: &Section<'_>, name: &str, span: Span, names: &mut HashMap<String, Span>) {
     if let Some(first) = names.insert(name.to_owned(), span) {
-        section.same_name("tools", name, span, first, "a model calls tools by name, so each needs its own");
+        section.same_name(
+            "tools",
+            name,
+            span,
+            first,
+            "a model calls tools by name, so each tool needs its own name",
+        );
     }
 }
 

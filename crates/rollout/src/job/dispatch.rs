@@ -550,7 +550,7 @@ impl Dispatcher {
             Recorded::Warning(message) => return self.tell(Event::Warning { message }),
         };
         let mut outputs = Vec::new();
-        for Finished { index, result, output, state, is_rescored, .. } in trials {
+        for Finished { index, result, output, state, evidence, is_rescored, .. } in trials {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
             if is_rescored {
@@ -570,7 +570,7 @@ impl Dispatcher {
             if let Some(collector) = &mut self.collector {
                 collector.ended(&result, state);
             }
-            self.tell(Event::TrialFinished { index, result });
+            self.tell(Event::TrialFinished { index, result, evidence });
             outputs.extend(output);
         }
         if let (Some(collector), false) = (&mut self.collector, outputs.is_empty()) {

@@ -24,10 +24,10 @@ pub enum RegradeError {
     #[error("the job has no container tasks, so there are no tests to run again")]
     NoTasks,
     /// None of the tasks exists any more.
-    #[error("none of the selected tasks of the job exists any more")]
+    #[error("the selected tasks of the job no longer exist")]
     Gone,
     /// The directory has tests for none of the tasks.
-    #[error("{} has tests for none of the selected tasks", .0.display())]
+    #[error("{} has no tests for the selected tasks", .0.display())]
     NoTests(PathBuf),
 }
 

@@ -7,7 +7,7 @@ use std::{
     io,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::FutureExt as _;
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{config::RetryConfig, rollouts::Rollouts, trial::Progress};
 use rollout_core::{
+    event::ModelProgress,
     name::{TrialId, TrialIndex},
     result::{AgentUsage, ErrorType, FailureCause, TrialError, TrialResult},
     row::{OutputError, RolloutOutput, TaskResult},
@@ -30,8 +31,9 @@ use rollout_core::{
 use rollout_model::output::question_row;
 use rollout_model::{
     Error, ErrorKind, Halt, Model, Share, State, output::state_to_output, output_to_state, replace_scores,
-    rollout,
+    rollout_observed,
 };
+use rollout_record::causes::TrialCause;
 
 /// The end of the note about a rubric function that failed.
 pub(crate) const COUNTS_AS_ZERO: &str = "it counts as 0";
@@ -55,6 +57,8 @@ pub(super) struct Finished {
     pub(super) output: Option<RolloutOutput>,
     /// The conversation of a model in a container, if the caller wants it.
     pub(super) state: Option<Box<State>>,
+    /// What a rollout that is not solved ended with.
+    pub(super) evidence: Option<String>,
     /// Whether an earlier run finished it, and only its scores are new.
     pub(super) is_rescored: bool,
 }
@@ -62,7 +66,8 @@ pub(super) struct Finished {
 impl Finished {
     /// A trial with only a result.
     pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
-        Self { index, result: Arc::new(result), row: None, output: None, state: None, is_rescored: false }
+        let result = Arc::new(result);
+        Self { index, result, row: None, output: None, state: None, evidence: None, is_rescored: false }
     }
 }
 
@@ -116,6 +121,9 @@ enum Unscored {
 
 /// How long a job that stops waits for the scores of finished rollouts.
 const SCORING_GRACE: Duration = Duration::from_secs(30);
+
+/// The minimum interval between two reports of what a rollout used. Most rollouts are shorter, and report nothing.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rollouts of one example that are scored together.
 pub(super) struct Group {
@@ -276,7 +284,16 @@ impl Group {
         loop {
             let Rollouts { interaction, limits, .. } = &*self.rollouts;
             let model = Arc::clone(&self.model);
-            let state = rollout(&**interaction, limits, input.clone(), model, cancel).await?;
+            let reported = Mutex::new(Instant::now());
+            let after_turn = |state: &State| {
+                let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+                if reported.elapsed() >= PROGRESS_INTERVAL {
+                    *reported = Instant::now();
+                    progress(Progress::Model(used(state)));
+                }
+            };
+            let state =
+                rollout_observed(&**interaction, limits, input.clone(), model, cancel, &after_turn).await?;
             let retried = state.error.as_ref().filter(|error| error.kind.is_retried());
             let delay = retried.and_then(|error| {
                 let delay = self.plan.config().retry.delay_after(tries)?;
@@ -413,8 +430,12 @@ impl Group {
             Some((form, answered)) => self.line(&answered.kept(form.kept)),
             None => self.line(&output),
         });
+        result.pass_threshold = self.plan.parts(index).1.pass_threshold();
+        let is_unsolved = result.is_solved() == Some(false) && result.error.is_none();
+        let evidence =
+            is_unsolved.then(|| TrialCause::of_ending(&(&output).into(), self.plan.redactor()).text);
         let output = self.keep.outputs.then_some(output);
-        Finished { row, output, ..Finished::new(index, result) }
+        Finished { row, output, evidence, ..Finished::new(index, result) }
     }
 
     /// A row as a line of a file, without secrets.
@@ -427,6 +448,16 @@ impl Group {
         }
         line.push(b'\n');
         line
+    }
+}
+
+/// What a rollout used of its model so far.
+fn used(state: &State) -> ModelProgress {
+    ModelProgress {
+        turns: state.trajectory.len() as u64,
+        input_tokens: state.usage.input_tokens as u64,
+        output_tokens: state.usage.output_tokens as u64,
+        cost: state.usage.cost,
     }
 }
 

@@ -124,7 +124,7 @@ fn listed(problems: &[String]) -> String {
 }
 
 fn known_names(known: &[String], wanted: &str) -> String {
-    available(known, wanted).replacen("it has none", "the registries have none", 1).replacen(
+    available(known, wanted).replacen("it is empty", "the registries are empty", 1).replacen(
         "it has",
         "similar ones:",
         1,
@@ -141,7 +141,7 @@ fn available(known: &[String], wanted: &str) -> String {
     });
     known.dedup();
     if known.is_empty() {
-        return "it has none".to_owned();
+        return "it is empty".to_owned();
     }
     let names: Vec<String> =
         known.iter().take(SHOWN).map(|name| format!("`{}`", shown(Path::new(name)))).collect();

@@ -88,7 +88,7 @@ impl DatasetError {
 impl DatasetProblem {
     /// A suggestion for the user.
     pub fn hint(&self) -> Option<String> {
-        let offline = "fetch it once with a network: `rollout datasets download NAME`";
+        let offline = "download it first, with a network: `rollout datasets download NAME`";
         match self {
             Self::Registry(RegistryError::Offline { .. }) | Self::Git(GitError::Offline { .. }) => {
                 Some(offline.to_owned())

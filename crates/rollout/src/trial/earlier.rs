@@ -116,7 +116,7 @@ pub(crate) fn basis(
     }
     match preserved {
         Some(place) if is_removed(result, &place) => Basis::Nothing(format!(
-            "its preserved environment {place} was removed, perhaps by `rollout clean --preserved`"
+            "its preserved environment {place} was removed, for example by `rollout clean --preserved`"
         )),
         Some(_)
             if !result.survivors.is_empty()
@@ -215,7 +215,7 @@ fn of_step(step: &Step, earlier: &TrialDir) -> Result<Vec<Artifact>, String> {
         let Some(entry) =
             listed.iter().find(|entry| (&entry.source, &entry.service) == (&wanted.source, &wanted.service))
         else {
-            return Err(format!("the artifact {} was not collected then", wanted.source));
+            return Err(format!("the artifact {} was not collected by the trial", wanted.source));
         };
         if entry.exclude != wanted.exclude {
             return Err(format!("the artifact {} was collected with another `exclude`", wanted.source));

@@ -130,7 +130,7 @@ async fn execute_preset<'e>(
         }
         Verdict::Silent if executed.result.is_err() => {}
         Verdict::Silent => {
-            let message = "the agent never asked its model; command/ has what it printed".to_owned();
+            let message = "the agent never called its model; its output is in command/".to_owned();
             executed.result = Err(Failure::new(ErrorType::AgentExecutionFailed, message));
         }
         Verdict::Failed(failure) => executed.result = Err(failure),

@@ -142,7 +142,8 @@ impl Line {
         let tool_calls = calls.tool_calls();
         if summary.succeeded() && summary.errors.contains_key(&CallErrorKind::BudgetExhausted) {
             notes.push(
-                "the agent used up its limits of the model; graded is what it had done by then".to_owned(),
+                "the agent reached its limit of model calls, tokens or cost; its work until then is graded"
+                    .to_owned(),
             );
         }
         if let Some(trajectory) = calls.into_trajectory() {

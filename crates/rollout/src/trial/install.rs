@@ -58,7 +58,7 @@ pub(super) async fn install(
         && let Err(error) = bounded(take_snapshot(environment, key)).await
     {
         // Without it later trials take longer, and this one is none the worse.
-        notes.push(format!("the install could not be kept for other trials: {error}"));
+        notes.push(format!("cannot store a snapshot of the installed agent for other trials: {error}"));
     }
     Installed { span, result }
 }

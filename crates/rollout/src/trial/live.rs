@@ -58,7 +58,7 @@ pub(super) async fn writing<T>(
             written += messages.len();
             let (path, redactor) = (path.clone(), Arc::clone(&context.trial.redactor));
             if let Err(error) = blocking(move || append(path, &messages, &redactor)).await {
-                tracing::warn!(trial = %context.trial.id, %error, "cannot write the conversation while it goes on");
+                tracing::warn!(trial = %context.trial.id, %error, "cannot write the conversation of a running trial");
                 return std::future::pending().await;
             }
         }

@@ -180,7 +180,7 @@ fn attemptable(trial: &Trial) -> Result<(&Task, Vec<String>), Failure> {
     if unsupported.is_empty() || trial.config.allow_unsupported {
         return Ok((task, unsupported));
     }
-    let hint = "`--allow-unsupported` runs the task without what is missing";
+    let hint = "`--allow-unsupported` runs the task without the unsupported settings";
     Err(invalid(format!("{}. {hint}", unsupported.join("; "))))
 }
 

@@ -34,7 +34,10 @@ impl TestFiles {
             Ok(merged)
         });
         merged.await.map(Self::Merged).map_err(|error| {
-            Failure::new(ErrorType::InternalError, format!("cannot lay the tests together: {error}"))
+            Failure::new(
+                ErrorType::InternalError,
+                format!("cannot combine the tests of the task and the step: {error}"),
+            )
         })
     }
 

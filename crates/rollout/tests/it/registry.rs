@@ -151,7 +151,7 @@ async fn an_unknown_dataset_or_version_is_rejected_with_the_known_ones() {
     insta::assert_snapshot!(fixture.refusal("helo", None).await, @"the registry [dir]/registry.json has no dataset `helo`; it has `hello`, `single`");
     insta::assert_snapshot!(fixture.refusal("hello", Some("2.0")).await, @"the registry [dir]/registry.json has no version `2.0` of `hello`; it has `2.5`, `1.0`");
     let fixture = Fixture::new(&json!([]));
-    insta::assert_snapshot!(fixture.refusal("hello", None).await, @"the registry [dir]/registry.json has no dataset `hello`; it has none");
+    insta::assert_snapshot!(fixture.refusal("hello", None).await, @"the registry [dir]/registry.json has no dataset `hello`; it is empty");
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ fn missing(header: &Header, plan: &Plan, selection: &Selection) -> Vec<String> {
             && selects(&selection.tasks, &task.name)
     });
     let gone = selected.filter(|task| !known.contains(&(&*task.dataset, &*task.name)));
-    gone.map(|task| format!("the task {}/{} does not exist any more", task.dataset, task.name)).collect()
+    gone.map(|task| format!("the task {}/{} no longer exists", task.dataset, task.name)).collect()
 }
 
 /// Prints what the tests of each trial would run on.

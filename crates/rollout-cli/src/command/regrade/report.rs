@@ -210,7 +210,7 @@ impl Report {
         let mut lines = Vec::new();
         if self.tests.is_empty() {
             lines.push(match self.unknown_tests {
-                0 => format!("{} the tests are those of the job", paint(ODD, "note:")),
+                0 => format!("{} the tests are the same as in the job", paint(ODD, "note:")),
                 tasks => format!(
                     "{} the job has no record of the test files of {}",
                     paint(ODD, "note:"),

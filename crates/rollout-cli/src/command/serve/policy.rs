@@ -67,8 +67,8 @@ impl Policy {
             None => None,
             Some(Value::String(url)) if is_base_url(&url) => Some(url),
             Some(_) => {
-                let what = "`base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; \
-                            a key is sent as `api_key`";
+                let what = "`base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; \
+                            send a key as `api_key`";
                 problems.push(what.to_owned());
                 None
             }

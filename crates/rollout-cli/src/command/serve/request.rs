@@ -115,7 +115,7 @@ impl Offer {
         if named.is_none() {
             let names: Vec<_> =
                 Advantage::ALL.iter().map(|advantage| format!("{:?}", advantage.as_str())).collect();
-            problems.push(format!("`advantage` is none of {}", names.join(", ")));
+            problems.push(format!("`advantage` must be one of {}", names.join(", ")));
         } else if !self.source.is_grouped() {
             let what = "`advantage` needs groups, and the interaction has `independent_scoring: true`";
             problems.push(what.to_owned());
@@ -276,14 +276,14 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
         ] {
             let problems = read(&json!({"example_ids": [0], "base_url": url})).unwrap_err();
             assert_eq!(problems.len(), 1, "{url}");
-            assert!(problems[0].starts_with("`base_url` is not the http or https URL"), "{problems:?}");
+            assert!(problems[0].starts_with("`base_url` must be an http or https URL"), "{problems:?}");
         }
         let body =
             json!({"example_ids": [0], "base_url": 7, "api_key": "sk-two\nlines", "advantage": "mean"});
         insta::assert_snapshot!(read(&body).unwrap_err().join("\n"), @r#"
-        `base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; a key is sent as `api_key`
+        `base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; send a key as `api_key`
         `api_key` is not a text of visible ASCII characters
-        `advantage` is none of "group_mean", "leave_one_out", "normalised"
+        `advantage` must be one of "group_mean", "leave_one_out", "normalised"
         "#);
     }
 

@@ -74,11 +74,11 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard) -> Router {
         .route("/v1/examples", get(examples))
         .route("/v1/rollouts", post(rollouts))
         .fallback(async || {
-            let routes = "there are GET /health, GET /v1/info, GET /v1/examples and POST /v1/rollouts";
-            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path").hint(routes)
+            let routes = "known paths: GET /health, GET /v1/info, GET /v1/examples, POST /v1/rollouts";
+            Problem::new(StatusCode::NOT_FOUND, "unknown path").hint(routes)
         })
         .method_not_allowed_fallback(async || {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method")
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not support the method")
         })
         .with_state(service);
     guard.protect(router, |denied| Problem::new(denied.status(), denied.to_string()).hint(denied.hint()))
@@ -162,9 +162,10 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"));
     }
     let Ok(seat) = Arc::clone(&service.seats).try_acquire_owned() else {
-        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests are under way");
-        let hint =
-            format!("ask again later; {MAX_REQUESTS} are served at a time, and each may have many inputs");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many running requests");
+        let hint = format!(
+            "retry later; {MAX_REQUESTS} requests are served at a time, and each may have many inputs"
+        );
         return Err(problem.hint(hint).retry_after(1));
     };
     let body = read_json_body(request, MAX_BODY).await.map_err(unread)?;
@@ -182,7 +183,7 @@ fn unread(error: BodyError) -> Problem {
     let problem = Problem::new(error.status(), error.to_string());
     match error {
         BodyError::NotJson => problem.hint("send `Content-Type: application/json`"),
-        BodyError::TooLarge(_) => problem.hint("ask for fewer inputs at a time, or by id"),
+        BodyError::TooLarge(_) => problem.hint("send fewer inputs in one request, or send ids"),
         BodyError::Late | BodyError::Broken(_) => problem,
     }
 }

@@ -234,7 +234,7 @@ fn chosen<K: Eq + std::hash::Hash, T>(
                 Some(first) => {
                     let noun = key.trim_end_matches("_ids");
                     let same = format!("{noun} {} is {key}[{first}] too", brief(id));
-                    problems.push(format!("{key}[{place}]: {same}; ask for more rollouts per example"));
+                    problems.push(format!("{key}[{place}]: {same}; set `rollouts_per_example` instead"));
                 }
             },
         }

@@ -181,7 +181,7 @@ impl Group {
                     true => "send the right `api_key` for this `base_url`",
                     false => "set the right api_key in the job file, and start the service again",
                 };
-                let message = format!("no rollout can be done: {}", chain(source));
+                let message = format!("no rollout can run: {}", chain(source));
                 ErrorText { message, hint: Some(hint.to_owned()) }
             }
             other => ErrorText { message: chain(other), hint: other.hint() },

@@ -324,7 +324,7 @@ fn a_part_of_a_benchmark_is_not_called_the_whole() {
 }
 
 #[test]
-fn a_trial_that_is_being_run_again_is_told_with_the_files_of_its_last_result() {
+fn a_trial_that_is_being_run_again_is_exported_with_the_files_of_its_last_result() {
     let server = ModelServer::always(ModelReply::text("Done."));
     let job = job().task(task()).agent(model(&server));
     job.run().expect(0);

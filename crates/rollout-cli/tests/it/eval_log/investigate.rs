@@ -130,7 +130,7 @@ fn what_an_agent_prints_cannot_pass_for_a_question() {
 }
 
 #[test]
-fn a_refused_key_ends_it_and_is_told() {
+fn a_rejected_key_ends_it_and_is_reported() {
     let server = ModelServer::always(ModelReply::unauthorized());
     let job = failed_job();
     job.run().expect(0);
@@ -145,7 +145,7 @@ fn a_refused_key_ends_it_and_is_told() {
 }
 
 #[test]
-fn it_is_told_what_is_missing() {
+fn missing_settings_are_reported() {
     let job = failed_job();
     let url = job.rollout(&["investigate", "jobs/job", "--model", "sage"]).expect(2);
     insta::assert_snapshot!(url.stderr(), @"

@@ -97,7 +97,7 @@ fn an_episode_that_is_run_again_takes_the_place_of_its_record_and_loses_its_find
 }
 
 #[test]
-fn a_log_that_cannot_be_written_is_told_and_stops_nothing() {
+fn a_log_that_cannot_be_written_is_reported_and_stops_nothing() {
     let server = ModelServer::always(ModelReply::text("1"));
     let job = job().agent(model(&server)).set("datasets", sums(2)).set("eval_log", json!(true));
     job.run().expect(0);

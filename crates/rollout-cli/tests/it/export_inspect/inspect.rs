@@ -321,7 +321,7 @@ fn nothing_that_a_model_or_a_tool_says_makes_a_log_unreadable() {
     {"role":"assistant","text":"","calls":[["old",{},null]]}
     {"role":"assistant","text":"","parts":["reasoning"],"calls":[["a/b",{"arguments":"{\"x\": \"\\ud800\"}"},"the arguments are not a JSON object"],["",{"arguments":"[1]"},"the arguments are not a JSON object"]]}
     {"role":"tool","text":null,"answers":["../../1","a/b"]}
-    {"role":"tool","text":"?","parts":["text"],"answers":["nobody's",null]}
+    {"role":"tool","text":"?","parts":["text"],"answers":["unknown",null]}
     {"role":"tool","text":"","answers":[null,null]}
     {"role":"user","text":"go on"}
     {"role":"tool","text":"late","answers":["2",""]}

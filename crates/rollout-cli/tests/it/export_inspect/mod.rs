@@ -101,7 +101,7 @@ fn hostile(server: &ModelServer) -> (TestJob, String) {
             {"id": "2", "name": "", "arguments": "[1]"},
         ]},
         {"role": "tool", "tool_call_id": "../../1", "content": output},
-        {"role": "tool", "tool_call_id": "nobody's", "content": [{"type": "text", "text": "?"}]},
+        {"role": "tool", "tool_call_id": "unknown", "content": [{"type": "text", "text": "?"}]},
         {"role": "tool", "content": null},
         {"role": "user", "content": "go on", "name": {"first": 1}},
         {"role": "tool", "tool_call_id": "2", "content": "late"},

@@ -142,7 +142,7 @@ fn a_job_without_finished_trials_has_nothing_for_any_format() {
 }
 
 #[test]
-fn a_place_that_is_no_directory_is_told_with_what_to_do() {
+fn a_path_that_is_not_a_directory_is_reported_with_what_to_do() {
     let server = tokens();
     let job = with_tokens(&server).file("taken", "mine");
     job.run().expect(0);

@@ -195,7 +195,7 @@ fn tables_of_rollouts_and_of_benchmarks_have_the_same_columns() {
 }
 
 #[test]
-fn what_was_made_is_told_and_never_overwritten() {
+fn new_files_are_listed_and_never_overwritten() {
     let server = diligent();
     let job = containers(&server);
     job.run().expect(1);

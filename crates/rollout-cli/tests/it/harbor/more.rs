@@ -90,7 +90,8 @@ fn fields() -> Vec<TestTask> {
 fn errors() -> Vec<TestTask> {
     let waits = "rm -f /app/alive; for _ in $(seq 600); do [ -e /app/alive ] && break; sleep 0.1; done";
     vec![
-        task("agent-timeout", "[agent]\ntimeout_sec = 2\n")
+        // Long enough for the first round of the loop, also on a busy machine.
+        task("agent-timeout", "[agent]\ntimeout_sec = 15\n")
             .solution("while :; do touch /app/alive; sleep 0.1; done\n")
             .tests(&format!("[ -e /app/alive ] || exit 1\n{waits}\n{}", graded_by("[ -e /app/alive ]"))),
         task("verifier-timeout", "[verifier]\ntimeout_sec = 1\n")

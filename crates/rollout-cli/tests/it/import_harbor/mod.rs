@@ -126,7 +126,7 @@ fn a_job_file_of_harbor_runs() {
     let run = |arguments: &[&str]| job.rollout(&[arguments, &native].concat());
     let ended = run(&["run", "harbor.yaml"]).expect(0);
     assert!(
-        ended.stderr().contains("`quiet` of Harbor has no counterpart, and is ignored"),
+        ended.stderr().contains("Rollout does not support Harbor's setting `quiet`, and ignores it"),
         "{}",
         ended.stderr()
     );
@@ -188,7 +188,10 @@ fn settings_of_harbor_without_a_counterpart_are_refused_by_name() {
         "datasets.name with an organization",
         "artifacts with more than `source`",
     ] {
-        assert!(said.contains(&format!("`{name}` of Harbor has no counterpart")), "{name}: {said}");
+        assert!(
+            said.contains(&format!("Rollout does not support Harbor's setting `{name}`")),
+            "{name}: {said}"
+        );
     }
     assert!(!said.contains("kwargs.version"), "{said}");
 }

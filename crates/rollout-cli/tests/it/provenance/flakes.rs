@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::job;
 
-/// A task whose tests give each attempt the next of these rewards, and 0 to whoever did nothing.
+/// A task whose tests give each attempt the next of these rewards, and 0 to an agent that did nothing.
 fn changeable(name: &str, rewards: &'static [&str]) -> TestTask {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -148,7 +148,7 @@ fn tasks_are_not_called_good_before_every_trial_has_a_result() {
 }
 
 #[test]
-fn an_agent_that_attempted_nothing_is_told() {
+fn an_agent_that_attempted_nothing_is_reported() {
     let job = job().task(TestTask::new("task")).oracle();
     job.run().expect(0);
     let reported = report(&job, &["jobs/job"], 0);

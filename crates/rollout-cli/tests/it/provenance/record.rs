@@ -79,7 +79,7 @@ fn the_journal_tells_it_once_and_not_with_every_trial() {
 }
 
 #[test]
-fn changes_since_the_commit_are_told() {
+fn changes_since_the_commit_are_recorded() {
     let job = job().task(TestTask::new("task")).oracle();
     let commit = commit(&job);
     fs::write(job.root().join("set/task/instruction.md"), "Something else.\n").unwrap();
@@ -88,7 +88,7 @@ fn changes_since_the_commit_are_told() {
 }
 
 #[test]
-fn secrets_of_the_command_line_and_of_the_remote_are_told_nowhere() {
+fn secrets_of_the_command_line_and_of_the_remote_are_not_recorded() {
     let agent = json!({"name": "agent", "execute": "true", "env": {"API_KEY": "x"}});
     let job = job().task(TestTask::new("task")).agent(agent);
     commit(&job);

@@ -38,7 +38,7 @@ fn a_trial_is_run_again_alone_in_a_job_of_its_own() {
 }
 
 #[test]
-fn another_outcome_is_told_and_so_is_what_changed() {
+fn another_outcome_is_reported_and_so_is_what_changed() {
     let job = job().task(TestTask::new("task")).oracle();
     job.run().expect(0);
     fs::write(job.root().join("set/task/solution/solve.sh"), "exit 3\n").unwrap();

@@ -165,7 +165,7 @@ fn a_trial_that_the_tests_failed_has_a_line_with_its_error_and_counts_as_zero() 
 }
 
 #[test]
-fn a_trial_that_the_task_failed_has_no_line_and_is_told() {
+fn a_trial_that_the_task_failed_has_no_line_and_is_reported() {
     let job = job().task(TestTask::new("good")).task(TestTask::new("bad").without("tests/test.sh")).oracle();
     job.run().expect(1);
     let exported = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(0).stdout();

@@ -105,7 +105,7 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_cannot_be_pushed_is_told_before_anything_is_made() {
+fn what_cannot_be_pushed_is_reported_before_anything_is_created() {
     let server = HubServer::start();
     let job = job(&server);
     let mut without = job.command(&["export", "csv", "jobs/job", "-o", "out", "--push-to-hub", "a/b"]);

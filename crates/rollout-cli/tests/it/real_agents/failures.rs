@@ -121,5 +121,5 @@ fn an_agent_that_uses_up_its_limit_is_ended_and_graded() {
     let result = ran.trial("codex/set/hello__1");
     assert_eq!(result["reward"], 1.0, "{result:#}");
     assert_eq!(result["model_calls"]["turns"], 3);
-    assert!(result["notes"].to_string().contains("used up its limits"), "{result:#}");
+    assert!(result["notes"].to_string().contains("the agent reached its limit"), "{result:#}");
 }

@@ -61,7 +61,7 @@ fn a_key_of_the_request_that_is_refused_is_reported_without_it() {
     let request = json!({"example_ids": [0], "base_url": other.url(), "api_key": KEY});
     let lines = service.rollouts(&request).lines();
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    insta::assert_snapshot!(line.to_string().replace(&other.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions rejected the API key for model `policy`; check that `api_key` is correct and has access to the model: 401 Unauthorized: no such key: [redacted]","hint":"send the right `api_key` for this `base_url`"}}"#);
+    insta::assert_snapshot!(line.to_string().replace(&other.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can run: [SERVER]/v1/chat/completions rejected the API key for model `policy`; check that `api_key` is correct and has access to the model: 401 Unauthorized: no such key: [redacted]","hint":"send the right `api_key` for this `base_url`"}}"#);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{Service, block_on, idle, job, summary};
 use crate::http::get;
 
 #[test]
-fn a_group_is_told_as_soon_as_it_is_scored() {
+fn a_group_is_sent_as_soon_as_it_is_scored() {
     let hold = Hold::new();
     let held = hold.clone();
     let server = ModelServer::scripted(move |request| match request.last_text().as_str() {
@@ -135,7 +135,7 @@ fn what_a_rollout_started_ends_when_its_client_goes_away() {
 }
 
 #[test]
-fn a_slow_reader_stops_its_own_rollouts_and_nobody_elses() {
+fn a_slow_reader_stops_only_its_own_rollouts() {
     let long = "x".repeat(256 << 10);
     let server = ModelServer::scripted(move |_| ModelReply::text(long.clone()).no_usage());
     let service = Service::start(job(&server, 60).set("n_concurrent_trials", json!(2)));
@@ -187,7 +187,7 @@ fn clients_share_the_places_fairly() {
 }
 
 #[test]
-fn an_error_of_a_rollout_is_told_in_its_place() {
+fn an_error_of_a_rollout_is_reported_in_its_place() {
     let server = ModelServer::sequence([ModelReply::text("1"), ModelReply::error(400, "no such thing")]);
     let service = Service::start(job(&server, 1).set("n_concurrent_trials", json!(1)));
     let lines = service.rollouts(&json!({"example_ids": [0], "rollouts_per_example": 2})).lines();

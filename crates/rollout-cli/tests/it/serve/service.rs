@@ -20,7 +20,7 @@ fn too_many_requests_are_asked_to_come_again() {
 
     let refused = post(service.address, "/v1/rollouts", &request);
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-    insta::assert_snapshot!(refused.json(), @r#"{"error":{"message":"too many requests are under way","hint":"ask again later; 64 are served at a time, and each may have many inputs"}}"#);
+    insta::assert_snapshot!(refused.json(), @r#"{"error":{"message":"too many running requests","hint":"retry later; 64 requests are served at a time, and each may have many inputs"}}"#);
     assert_eq!(get(service.address, "/health").status, 200);
 
     drop(served.pop());
@@ -33,7 +33,7 @@ fn too_many_requests_are_asked_to_come_again() {
 }
 
 #[test]
-fn every_problem_of_a_request_is_told_on_its_own_line() {
+fn every_problem_of_a_request_is_reported_on_its_own_line() {
     let server = ModelServer::echo();
     let service = Service::start(job(&server, 2));
     let refused = |body: Value| {
@@ -53,17 +53,17 @@ fn every_problem_of_a_request_is_told_on_its_own_line() {
     inputs[3]: `question` must be a string
     `rollouts_per_example` is not a whole number from 1 to 1024
     `model` is not the server's name for a model
-    `base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; a key is sent as `api_key`
+    `base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; send a key as `api_key`
     `api_key` is not a text of visible ASCII characters
     `sampling` is not an object
-    `advantage` is none of "group_mean", "leave_one_out", "normalised"
+    `advantage` must be one of "group_mean", "leave_one_out", "normalised"
     `return` is neither "samples" nor "rollouts"
     "#);
     insta::assert_snapshot!(refused(json!({"example_ids": [0, 2, -1, "0", 0, {"deep": ["x".repeat(100)]}]})), @r#"
     example_ids[1]: the job has no example 2
     example_ids[2]: the job has no example -1
     example_ids[3]: the job has no example "0"
-    example_ids[4]: example 0 is example_ids[0] too; ask for more rollouts per example
+    example_ids[4]: example 0 is example_ids[0] too; set `rollouts_per_example` instead
     example_ids[5]: the job has no example {"deep":["xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
     "#);
     assert_eq!(server.served(), 0);
@@ -105,9 +105,9 @@ fn hostile_requests_are_refused_and_cost_nothing() {
     415 Content-Type must be application/json
     415 Content-Type must be application/json
     403 the Host of the request is not this machine
-    405 the path does not have this method
-    404 there is nothing at this path
-    405 the path does not have this method
+    405 this path does not support the method
+    404 unknown path
+    405 this path does not support the method
     ");
     service.until(&idle());
     assert_eq!(server.served(), 0);
@@ -121,7 +121,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
     let lines = service.rollouts(&json!({"example_ids": [0, 1, 2]})).lines();
     assert_eq!(server.served(), 1);
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions rejected the API key for model `policy`; check that `api_key` is correct and has access to the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
+    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can run: [SERVER]/v1/chat/completions rejected the API key for model `policy`; check that `api_key` is correct and has access to the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn an_interrupt_ends_requests_with_what_is_done() {
 }
 
 #[test]
-fn a_second_signal_waits_for_nobody() {
+fn a_second_signal_does_not_wait() {
     let long = "x".repeat(256 << 10);
     let server = ModelServer::scripted(move |_| ModelReply::text(long.clone()).no_usage());
     let service = Service::start(job(&server, 60).set("n_concurrent_trials", json!(1)));

@@ -57,7 +57,7 @@ fn tools_are_listed_with_what_they_do() {
 }
 
 #[test]
-fn a_wrong_configuration_is_told_with_all_of_its_problems() {
+fn an_invalid_configuration_is_reported_with_all_of_its_problems() {
     let job = place(&json!({}))
         .file("wrong.yaml", "server:\n  port: 1\n  max_sessions: none\nresources: {cdoe: {}}\n");
     let refused = job.rollout(&["tools", "serve", "--config", "wrong.yaml"]).expect(2);

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::server::{Server, place};
 
-/// A server that speaks the protocol on its standard input and output. It ends when a call tells it to, not when
-/// nobody is left to speak to.
+/// A server that speaks the protocol on its standard input and output. It exits when a call requests it, not when its
+/// standard input closes.
 const SERVER: &str = r#"
 import json, sys, time
 TOOL = {"name": "add", "description": "Adds two numbers.", "inputSchema": {
@@ -40,7 +40,7 @@ fn run(file: &str) -> Value {
 }
 
 #[test]
-fn tools_of_a_server_are_called_and_one_that_is_missing_is_told() {
+fn tools_of_a_server_are_called_and_a_missing_one_is_reported() {
     let config = json!({
         "resources": {"code": false, "doc": false, "rag": false, "sql": false, "vm": false, "web": false},
         "mcp": {"servers": {

@@ -297,10 +297,13 @@ fn what_is_wrong_with_a_request_is_said_with_a_code() {
     assert_eq!(create(json!({"worker_id": "w"}))[1], 4002);
     assert_eq!(gist(server.post("/api/v1/session/destroy", &json!({"worker_id": "w"})))[1], 4002);
 
-    let nothing = json!([404, 4002, "there is nothing at this path"]);
+    let nothing = json!([404, 4002, "unknown path"]);
     assert_eq!(gist(server.get("/api/v2/execute")), nothing);
     assert_eq!(gist(server.post("/", &json!({}))), nothing);
-    assert_eq!(gist(server.get("/api/v1/execute")), json!([405, 4002, "the path does not have this method"]));
+    assert_eq!(
+        gist(server.get("/api/v1/execute")),
+        json!([405, 4002, "this path does not support the method"])
+    );
     server.until_sessions(0);
     server.stop();
 }

@@ -39,7 +39,7 @@ fn two_hundred_sessions_at_the_same_time_have_an_environment_each() {
 }
 
 #[test]
-fn a_session_that_nobody_uses_expires_and_one_with_a_call_in_it_does_not() {
+fn an_idle_session_expires_and_one_with_a_running_call_does_not() {
     let server = Server::with(&json!({"server": {"session_ttl_sec": 3}}));
     let listed = |worker: &str| {
         server.post("/api/v1/session/list", &json!({"worker_id": worker})).1["data"]["count"].take()

@@ -1,6 +1,6 @@
 //! The viewer shows what hostile agents and models wrote, and serves only its owner.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use rollout_testkit::{Browser, ModelReply, ModelServer, TestJob, TestTask, raw_request};
 use serde_json::json;
@@ -53,6 +53,12 @@ fn markup_of_agents_tasks_and_models_is_text() {
             assert_eq!(browser.run("return window.hacked ?? null"), json!(null), "{url}");
             let injected = "return document.querySelectorAll('[onerror], [onload], img[src=x], script:not([src])').length";
             assert_eq!(browser.run(injected), json!(0), "{url}");
+            // A command that people copy is one command, whatever the names in it.
+            let command = browser.run("return document.querySelector('pre.command')?.textContent ?? null");
+            if let Some(command) = command.as_str() {
+                let words = Command::new("sh").args(["-c", &format!("set -- {command}; echo $#")]).output();
+                assert_eq!(words.unwrap().stdout, b"3\n", "{command}");
+            }
             let links = browser
                 .run("return [...document.querySelectorAll('main a[href]')].map(a => a.href.split('#')[0])");
             open.extend(links.as_array().unwrap().iter().map(|link| link.as_str().unwrap().to_owned()));

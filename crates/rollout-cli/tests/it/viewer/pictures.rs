@@ -83,16 +83,21 @@ fn pages_fit_into_a_desktop_and_a_phone() {
         ("jobs", "index.html", 420, 560),
         ("job", "jobs/tuesday/index.html", 1060, 1500),
         ("trials", "jobs/tuesday/trials.html?status=unsolved", 620, 900),
-        ("trial", "jobs/tuesday/trials/model/set/sql-report__1/index.html", 900, 1300),
+        ("trial", "jobs/tuesday/trials/model/set/sql-report__1/index.html", 1160, 1300),
         ("compare", "compare/monday/large/with/tuesday/large/index.html", 900, 1100),
     ];
     for (name, path, desktop, phone) in pages {
         for (kind, width, height) in [("desktop", 1200, desktop), ("phone", 390, phone)] {
             browser.size(width, height, kind == "phone");
             browser.open(&viewer.page(path));
-            browser.press("e");
+            browser.until("!document.body.dataset.events || !document.querySelector('#live').hidden");
+            // The last change of the model, with its patch.
+            browser
+                .run("document.querySelectorAll('#step-4 details').forEach((fold) => { fold.open = true; })");
             let wider = browser.run("return document.documentElement.scrollWidth - innerWidth");
             assert!(wider.as_i64().is_some_and(|wider| wider <= 0), "{name} at {width}: {wider}");
+            let scrolled = "return [...document.querySelectorAll('.scroll')].filter(part => part.scrollWidth > part.clientWidth + 1).length";
+            assert_eq!(browser.run(scrolled), 0, "a table of {name} is wider than {width}");
             let picture = browser.screenshot();
             if std::env::var_os("UPDATE_PICTURES").is_some() {
                 let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/viewer");

@@ -32,15 +32,15 @@ rollout_settings::settings! {
         /// The version of the task format.
         ///
         /// `schema_version` is another name for it, and marks a task that is [made for Harbor](#tasks-made-for-harbor).
-        /// Anything but 1 or 1.x gives a warning, and is read as 1.0.
+        /// Any version other than 1 or 1.x gives a warning, and is read as 1.0.
         pub(super) version: String = number_or_text()
-            .alias("schema_version", "Another spelling of `version`. The task gets the rules of Harbor.", number_or_text().shown_default("1.0"))
+            .alias("schema_version", "Another name for `version`. Harbor's rules apply to the task.", number_or_text().shown_default("1.0"))
             .read_by(|root, _| version(root))
             .kind("string or number")
             .default("1.0".to_owned()),
         /// The origin of the task.
         pub(super) source: Option<String> = text().optional(),
-        /// Any data of the author.
+        /// Any data that the author of the task wants to record.
         pub(super) metadata: Map<String, Json> = mapping().read_by(metadata),
         /// Files and directories that the agent leaves.
         ///
@@ -49,7 +49,7 @@ rollout_settings::settings! {
         pub(super) artifacts: Vec<ArtifactConfig> = artifacts(),
         /// How the rewards of steps become the reward of the trial.
         ///
-        /// `mean`: the mean over the steps that were graded. `final`: that of the last step.
+        /// `mean`: the mean over the steps that were graded. `final`: the reward of the last step.
         pub(super) multi_step_reward_strategy: StepRewards = word(&STEP_REWARDS).default(StepRewards::Mean),
         /// The steps of the task, in order.
         ///
@@ -91,7 +91,7 @@ rollout_settings::settings! {
         pub(super) env: Vec<(String, String)> = variables(),
         /// The user that runs test.sh.
         pub(super) user: Option<String> = user(),
-        /// Commands that prepare artifacts after the agent.
+        /// Commands that prepare artifacts after the agent has ended.
         ///
         /// Tables with `command`, and optionally `timeout_sec`, `user` and `service`. A failure is a note.
         pub(super) collect: Vec<CollectConfig> = list(entry::<CollectKeys>, |section, key| {
@@ -103,7 +103,8 @@ rollout_settings::settings! {
         pub(super) allowed_hosts: Vec<String> = hosts(),
         /// A separate environment for test.sh, whose image has the tests in `/tests`.
         ///
-        /// Only `docker_image` is supported; without it, the image is built from `tests/Dockerfile`, or is the task's.
+        /// The only supported key is `docker_image`. Without it, the image is built from `tests/Dockerfile`; if this
+        /// file is missing, the task's image is used.
         pub(super) environment: Option<Map<String, Json>> = mapping().optional(),
     }
 }
@@ -161,7 +162,7 @@ rollout_settings::settings! {
         pub(super) allow_internet: bool = flag(true),
         /// The number of GPUs.
         ///
-        /// Only docker has them.
+        /// Only docker and kubernetes support them.
         pub(super) gpus: u64 = whole(0..=1024).default(0),
         /// The kinds of GPUs. Not supported by any provider.
         pub(super) gpu_types: Vec<String> = texts(),
@@ -247,9 +248,9 @@ rollout_settings::settings! {
         pub(super) command: String = filled().required("write the command that prepares artifacts"),
         /// The service of a compose file; `main` is the agent's environment.
         pub(super) service: Option<String> = filled().optional().unset("`main`"),
-        /// Seconds that it may take.
+        /// Seconds that the command may take.
         pub(super) timeout_sec: f64 = timeout().default(60.0),
-        /// The user that runs it.
+        /// The user that runs the command.
         pub(super) user: Option<String> = user(),
     }
 }
@@ -268,7 +269,7 @@ rollout_settings::settings! {
         timeout_sec = timeout().default(30.0),
         /// Seconds after the start in which failures do not count.
         start_period_sec = number(SECONDS).kind("seconds").default(0.0),
-        /// Seconds between two runs in that time.
+        /// Seconds between two runs in the start period.
         start_interval_sec = number(SECONDS).kind("seconds").default(5.0),
         /// How many failures in a row make the environment unusable.
         retries = whole(1..=10_000).default(3),

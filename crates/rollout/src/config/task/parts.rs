@@ -85,9 +85,9 @@ pub struct CollectConfig {
     pub command: String,
     /// The service of a compose file.
     pub service: Option<String>,
-    /// Seconds that it may take.
+    /// Seconds that the command may take.
     pub timeout_sec: f64,
-    /// The user that runs it.
+    /// The user that runs the command.
     pub user: Option<String>,
 }
 
@@ -102,7 +102,7 @@ pub struct HealthcheckConfig {
     pub timeout_sec: f64,
     /// Seconds after the start in which failures do not count.
     pub start_period_sec: f64,
-    /// Seconds between two runs in that time.
+    /// Seconds between two runs in the start period.
     pub start_interval_sec: f64,
     /// How many failures in a row make the environment unusable.
     pub retries: u64,

@@ -100,7 +100,7 @@ impl HubDataError {
             Self::Hash { .. } => {
                 "run the command again; if the hash stays wrong, the hub or a proxy changes files"
             }
-            Self::Offline { .. } => "fetch it once with a network: `rollout datasets download NAME`",
+            Self::Offline { .. } => "download it first, with a network: `rollout datasets download NAME`",
             _ => return None,
         };
         Some(hint.to_owned())

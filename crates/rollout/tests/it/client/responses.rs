@@ -282,7 +282,7 @@ async fn a_cost_is_that_of_the_server_or_of_the_price_table_or_unknown() {
     });
     let mut model = model_with(&server, |config| {
         config.prices =
-            Prices::parse("m: {input: 100000, output: 200000}\ntold: {input: 1, output: 1}").unwrap();
+            Prices::parse("m: {input: 100000, output: 200000}\nreported: {input: 1, output: 1}").unwrap();
     });
     for (name, cost) in [("m", Some(2.0)), ("reported", Some(0.5)), ("unknown", None)] {
         model.name = name.to_owned();

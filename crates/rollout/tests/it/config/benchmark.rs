@@ -382,7 +382,7 @@ fn a_configuration_created_in_code_follows_the_same_rules() {
 
     error: `evaluator_temperature` must be from 0 to 2, not NaN
     --> the configuration
-     = help: 0 gives the most consistent judge
+     = help: write a number from 0 to 2; 0 gives the most consistent scores
     ");
 }
 

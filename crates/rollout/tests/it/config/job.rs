@@ -80,6 +80,7 @@ fn the_documented_job_is_read() {
         "preserve_env": "never",
         "keep_images": null,
         "free_disk": null,
+        "store_size": null,
         "provider_config": {},
         "override_cpus": "1",
         "override_memory": "2G",
