@@ -1,4 +1,4 @@
-//! A game: the model guesses a number from 1 to 100, and is told after each guess whether the number is higher or lower.
+//! A game: the model guesses a number from 1 to 100. After each guess, it learns whether the number is higher or lower.
 
 use async_trait::async_trait;
 use rollout::model::{

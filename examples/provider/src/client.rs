@@ -18,7 +18,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A call without input, which ends when nobody waits for it any more.
+    /// A call without input, which is killed when its future is dropped.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(host) = &self.host {

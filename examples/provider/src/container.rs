@@ -24,7 +24,7 @@ use crate::client::{Client, drain};
 
 /// Whose container it is, for people and for tests.
 pub(crate) const JOB_LABEL: &str = "rollout-example.job";
-/// Who runs commands inside, for whoever opens it again.
+/// The user that runs commands inside, for a later `reopen`.
 pub(crate) const USER_LABEL: &str = "rollout-example.user";
 /// Images of environments as they were when [`Environment::snapshot`] was called.
 pub(crate) const SNAPSHOTS: &str = "rollout-example-snapshot";
@@ -181,7 +181,7 @@ impl Environment for Container {
         command.args(argv).stdin(terminal.try_clone().map_err(lost)?);
         command.stdout(terminal.try_clone().map_err(lost)?).stderr(terminal);
         let mut child = command.spawn().map_err(lost)?;
-        // It holds the terminal too, whose other end waits until nobody does.
+        // The command holds the terminal too. Its other end closes only when no process holds it any more.
         drop(command);
         let code = child.wait().await.map_err(lost)?.code().unwrap_or(1);
         Ok(Exit { outcome: Outcome::Code(code), oom_killed: false })

@@ -148,7 +148,7 @@ fn write_guest(dir: &Path) -> io::Result<PathBuf> {
     if std::fs::read(&path).is_ok_and(|found| found == guest::PROGRAM) {
         return Ok(path);
     }
-    // Closed before it gets its name: a program that somebody has open for writing cannot be run.
+    // Closed before it gets its name, because a program that is open for writing cannot be run.
     let new = tempfile::NamedTempFile::new_in(dir)?.into_temp_path();
     std::fs::write(&new, guest::PROGRAM)?;
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755))?;
