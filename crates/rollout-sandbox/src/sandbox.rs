@@ -234,9 +234,17 @@ impl RunningSandbox {
         self.stop().await.map_err(KeepError::Stop)
     }
 
+    /// Ends both supervisors at the same time, because the kernel takes most of the time to free their mounts.
+    fn shutdown(&self) {
+        self.control.shutdown();
+        if let Some(nested) = &self.nested {
+            nested.shutdown();
+        }
+    }
+
     /// Kills everything inside and waits for its end.
     async fn stop(&mut self) -> Result<(), DestroyError> {
-        self.control.shutdown();
+        self.shutdown();
         if let Some(lifetime) = &mut self.lifetime {
             lifetime.closed().await.map_err(DestroyError::Lifetime)?;
             self.lifetime = None;
@@ -248,7 +256,7 @@ impl RunningSandbox {
 impl Drop for RunningSandbox {
     fn drop(&mut self) {
         let Some(mut lifetime) = self.lifetime.take() else { return };
-        self.control.shutdown();
+        self.shutdown();
         if self.preserved.is_some() {
             return;
         }
