@@ -34,10 +34,11 @@ impl ImagePython {
         match wanted.iter().find_map(of) {
             Some((version, path)) => Ok(Self { version: (*version).to_owned(), path: (*path).to_owned() }),
             None => {
-                let has = match found.as_slice() {
-                    [] => "no Python".to_owned(),
-                    found => found.iter().map(|(version, _)| *version).collect::<Vec<_>>().join(", "),
-                };
+                let mut versions: Vec<&str> = found.iter().map(|(version, _)| *version).collect();
+                // An image may have one version at several paths.
+                versions.sort_unstable();
+                versions.dedup();
+                let has = if versions.is_empty() { "no Python".to_owned() } else { versions.join(", ") };
                 Err(format!("it needs Python {} in the image, but the image has {has}", wanted.join(" or ")))
             }
         }
@@ -256,7 +257,8 @@ mod tests {
         let chosen = ImagePython::choose(&wanted, printed).unwrap();
         assert_eq!((chosen.version.as_str(), chosen.path.as_str()), ("3.11", "/usr/bin/python3.11"));
         assert_eq!(
-            ImagePython::choose(&wanted, "python 3.9 /usr/bin/python3.9").unwrap_err(),
+            ImagePython::choose(&wanted, "python 3.9 /usr/bin/python3.9\npython 3.9 /opt/python3.9")
+                .unwrap_err(),
             "it needs Python 3.12 or 3.11 in the image, but the image has 3.9"
         );
         assert_eq!(
