@@ -93,18 +93,31 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives a command the signal state a new process expects: nothing blocked, nothing ignored.
+/// Resets the signals of the helper, whose parent may ignore some. Only SIGPIPE stays ignored, so that writing to a
+/// closed pipe is an error.
+///
+/// Done once: 64 calls for each command would be a hundredth of the CPU time of a short trial.
 pub(crate) fn reset_signals() {
-    // SAFETY: the set is initialised before use; SIG_DFL is a valid disposition for every signal, and
-    // the two that refuse it are left as they are.
+    for signal in (1..=64).filter(|signal| *signal != libc::SIGPIPE) {
+        reset_signal(signal);
+    }
+}
+
+/// Gives a command the signal state a new process expects: nothing blocked, nothing ignored. The helper has reset its
+/// own signals before.
+pub(crate) fn reset_command_signals() {
+    reset_signal(libc::SIGPIPE);
+    // SAFETY: the set is initialised before use.
     unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
     }
+}
+
+fn reset_signal(signal: i32) {
+    // SAFETY: SIG_DFL is a valid disposition for every signal, and the two that refuse it are left as they are.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
 /// Sends a signal to one process, or with -1 to every process the caller may signal except itself.

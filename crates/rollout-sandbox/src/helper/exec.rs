@@ -174,7 +174,7 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
         give_pipes(&identity);
         assume(&identity).map_err(step("changing the user"))?;
     }
-    sys::reset_signals();
+    sys::reset_command_signals();
     let errno = execute(&request.argv, &environment);
     Err(ExecFailure::Program { errno })
 }

@@ -4,6 +4,7 @@ mod exec;
 mod files;
 mod mounts;
 mod privileges;
+mod relocations;
 mod seccomp;
 mod supervisor;
 mod zygote;

@@ -24,15 +24,11 @@ const CONTAINER: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// Limits the calling process, and everything it will start, to the privileges of a container, and prevents
-/// processes inside from reading its memory. It keeps its current privileges for the rest of the setup.
-///
-/// On the host's network, raw sockets could read the host's traffic, so they are not allowed there.
-pub(super) fn limit(own_network: bool) -> io::Result<()> {
-    let keep = kept(own_network);
+/// Limits everything that the calling process will start to the privileges of a container. It keeps its own.
+pub(super) fn limit_all() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if keep.contains(capability) {
+        if CONTAINER.contains(capability) {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
@@ -41,7 +37,17 @@ pub(super) fn limit(own_network: bool) -> io::Result<()> {
             other => other?,
         }
     }
-    clear_ambient_capability_set()?;
+    clear_ambient_capability_set()
+}
+
+/// Limits the calling process further, to the privileges of one sandbox, and prevents processes inside from reading its
+/// memory. It keeps its current privileges for the rest of the setup.
+///
+/// On the host's network, raw sockets could read the host's traffic, so they are not allowed there.
+pub(super) fn limit(own_network: bool) -> io::Result<()> {
+    if !own_network {
+        remove_capability_from_bounding_set(CapabilitySet::NET_RAW)?;
+    }
     set_no_new_privs(true)?;
     // Processes inside must not read the supervisor's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)

@@ -16,7 +16,7 @@ use rustix::{
     thread::{CapabilitySet, UnshareFlags, capabilities},
 };
 
-use super::{mounts, seccomp::Filter, supervisor};
+use super::{mounts, privileges, relocations, seccomp::Filter, supervisor};
 use rollout_guest::remove::remove_tree;
 
 use crate::{
@@ -31,6 +31,8 @@ pub(super) fn run() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::dup_onto(&null, 0)?;
     umask(Mode::empty());
+    sys::reset_signals();
+    relocations::share();
     let Some((hello, fds)) = wire::receive::<Hello>(&socket)? else { return Ok(()) };
     let Ok([answer, lock]) = <[OwnedFd; 2]>::try_from(fds) else { return Ok(()) };
     let answer = File::from(answer);
@@ -202,6 +204,7 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     let mount_point = mount_point(&hello.run_dir);
     fs::create_dir_all(&mount_point)
         .map_err(|error| SetupFailure::new(format!("making {}", mount_point.display()), error))?;
+    privileges::limit_all().map_err(|error| SetupFailure::new("limiting privileges", error))?;
     let upper_on_disk = mounts::probe_overlay(&hello.run_dir, &mount_point, root)?;
     let filter =
         install_filter().map_err(|error| SetupFailure::new("installing the system call filter", error))?;
