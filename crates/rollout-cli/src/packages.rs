@@ -41,7 +41,7 @@ pub(crate) fn packages() -> Result<Arc<Packages>, Failure> {
         python: PathBuf::from("python3"),
         variables,
     };
-    Ok(Arc::new(Packages::new(sources)?))
+    Ok(Arc::new(Packages::new(sources)))
 }
 
 /// `$ROLLOUT_PACKAGES_DIR`, else a part of the state directory.

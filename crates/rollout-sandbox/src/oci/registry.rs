@@ -11,9 +11,10 @@ use oci_client::{
     secrets::RegistryAuth,
 };
 use sha2::{Digest as _, Sha256};
-use tokio::io::AsyncWriteExt as _;
+use tokio::{io::AsyncWriteExt as _, sync::OnceCell};
 
 use super::error::PullError;
+use crate::blocking::blocking;
 
 /// How often an interrupted download is resumed without any progress in between.
 const TRIES: u32 = 5;
@@ -42,21 +43,31 @@ pub(super) struct Manifest {
 
 /// A client for all registries.
 pub(super) struct Registry {
-    client: Client,
+    insecure: Vec<String>,
+    /// Created by the first request: most jobs have none, and a client reads all certificates of the machine.
+    client: OnceCell<Client>,
 }
 
 impl Registry {
     /// `insecure` are the registries that are asked by plain HTTP.
     pub(super) fn new(insecure: Vec<String>) -> Self {
-        Self {
-            client: Client::new(ClientConfig {
-                protocol: ClientProtocol::HttpsExcept(insecure),
-                read_timeout: Some(SILENCE),
-                connect_timeout: Some(SILENCE / 4),
-                user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
-                ..ClientConfig::default()
-            }),
-        }
+        Self { insecure, client: OnceCell::new() }
+    }
+
+    async fn client(&self) -> &Client {
+        let create = || {
+            let insecure = self.insecure.clone();
+            blocking(move || {
+                Client::new(ClientConfig {
+                    protocol: ClientProtocol::HttpsExcept(insecure),
+                    read_timeout: Some(SILENCE),
+                    connect_timeout: Some(SILENCE / 4),
+                    user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
+                    ..ClientConfig::default()
+                })
+            })
+        };
+        self.client.get_or_init(create).await
     }
 
     /// Asks for an image's manifest, for this machine's processor.
@@ -69,7 +80,7 @@ impl Registry {
         let mut wait = FIRST_WAIT;
         let mut tries = 1;
         let (manifest, digest, config) = loop {
-            match self.client.pull_manifest_and_config(reference, auth).await {
+            match self.client().await.pull_manifest_and_config(reference, auth).await {
                 Err(error) if tries < TRIES && is_temporary(&error) => tokio::time::sleep(wait).await,
                 answer => break answer.map_err(failed)?,
             }
@@ -106,7 +117,8 @@ impl Registry {
         let (mut received, mut wait, mut tries) = (0, FIRST_WAIT, 1);
         while received < size {
             let before = received;
-            let failure = match self.client.pull_blob_stream_partial(reference, layer, received, None).await {
+            let client = self.client().await;
+            let failure = match client.pull_blob_stream_partial(reference, layer, received, None).await {
                 Ok(BlobResponse::Full(_)) if received > 0 => {
                     return Err(PullError::NoResume { reference: reference.whole() });
                 }

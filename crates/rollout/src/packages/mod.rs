@@ -59,7 +59,8 @@ impl PackageSources {
 #[derive(Debug)]
 pub struct Packages {
     sources: PackageSources,
-    client: Client,
+    /// Created by the first download: most jobs have none, and a client reads all certificates of the machine.
+    client: OnceCell<Client>,
     npm_registry: OnceCell<String>,
 }
 
@@ -73,10 +74,17 @@ pub(crate) struct Part {
 
 impl Packages {
     /// Nothing is fetched yet.
-    pub fn new(sources: PackageSources) -> Result<Self, PackageError> {
-        let client = download::client()?;
+    pub fn new(sources: PackageSources) -> Self {
         let npm_registry = OnceCell::new_with(sources.npm_registry.clone());
-        Ok(Self { sources, client, npm_registry })
+        Self { sources, client: OnceCell::new(), npm_registry }
+    }
+
+    async fn client(&self) -> Result<&Client, PackageError> {
+        let create = || async {
+            let created = tokio::task::spawn_blocking(download::client).await;
+            created.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        };
+        self.client.get_or_try_init(create).await
     }
 
     /// A directory of the cache.

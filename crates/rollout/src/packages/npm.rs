@@ -222,7 +222,7 @@ impl Packages {
     async fn describe(&self, package: &str) -> Result<(Url, Description), PackageError> {
         let registry = self.npm_registry().await?.trim_end_matches('/');
         let url = download::url(&format!("{registry}/{package}"))?;
-        let bytes = download::text(&url, self.request(&url).header(ACCEPT, DESCRIPTION)).await?;
+        let bytes = download::text(&url, self.request(&url).await?.header(ACCEPT, DESCRIPTION)).await?;
         let description = serde_json::from_slice(&bytes).map_err(|error| PackageError::Answer {
             url: crate::download_client::without_secrets(&url),
             problem: error.to_string(),
@@ -232,19 +232,19 @@ impl Packages {
 
     async fn fetch_tarball(&self, tarball: &str, archive: &Path) -> Result<(), PackageError> {
         let url = download::url(tarball)?;
-        download::archive(&url, self.request(&url), archive).await
+        download::archive(&url, self.request(&url).await?, archive).await
     }
 
     /// A request, with the token only where the registry itself is asked.
-    fn request(&self, url: &Url) -> reqwest::RequestBuilder {
-        let request = self.client.get(url.clone());
+    async fn request(&self, url: &Url) -> Result<reqwest::RequestBuilder, PackageError> {
+        let request = self.client().await?.get(url.clone());
         let registry = self.npm_registry.get().and_then(|registry| download::url(registry).ok());
-        match &self.sources.npm_token {
+        Ok(match &self.sources.npm_token {
             Some(token) if registry.is_some_and(|registry| registry.origin() == url.origin()) => {
                 request.bearer_auth(token.expose_secret())
             }
             _ => request,
-        }
+        })
     }
 }
 
