@@ -72,7 +72,7 @@ fn steps<'p>(blocks: &[Block<'p>]) -> Vec<Step<'p>> {
 
 /// The script for a page. The output of each step is in a file of its number, and `failed` has the step that failed.
 fn script(steps: &[Step<'_>]) -> String {
-    let mut script = format!("{LOOPBACK}\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n");
+    let mut script = format!("{LOOPBACK}\n");
     script += "fail() { echo $1 >\"$OUT/failed\"; exit 1; }\n";
     for (place, Step { shown: Shown { command, .. }, exit_status, terminal, .. }) in steps.iter().enumerate()
     {
@@ -114,7 +114,9 @@ fn run(page: &str) {
 
     let path = [&*bin, Python::new().programs()].map(|dir| dir.display().to_string()).join(":");
     let output = Command::new("unshare")
-        .args(["--net", "--", "bash", "-c", &script(&steps)])
+        // Everything that a page leaves running ends with its shell, the first process of its own namespace.
+        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["--", "bash", "-c", &script(&steps)])
         .current_dir(&root)
         .env_clear()
         .env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()))
