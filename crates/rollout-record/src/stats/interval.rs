@@ -1,5 +1,7 @@
 //! Confidence levels, and Wilson's interval of a rate.
 
+use std::sync::LazyLock;
+
 use rollout_core::statistics::Interval;
 
 use super::distribution::normal_critical;
@@ -33,6 +35,13 @@ impl Confidence {
     pub(super) fn miss(self) -> f64 {
         1.0 - self.0
     }
+
+    /// The z that the absolute value of a standard normal variable exceeds with this probability.
+    fn normal_critical(self) -> f64 {
+        // It is computed in steps, and a job with many tasks needs the usual one for each of them.
+        static P95: LazyLock<f64> = LazyLock::new(|| normal_critical(Confidence::P95.miss()));
+        if self == Self::P95 { *P95 } else { normal_critical(self.miss()) }
+    }
 }
 
 /// Wilson's interval of a success rate. It is within 0 to 1, and accurate for few trials and for rates near 0 or 1.
@@ -52,7 +61,7 @@ pub fn wilson(successes: u64, trials: u64, confidence: Confidence) -> Option<Int
     let successes = successes.min(trials);
     let n = trials as f64;
     let rate = successes as f64 / n;
-    let z = normal_critical(confidence.miss());
+    let z = confidence.normal_critical();
     let z2 = z * z;
     let centre = rate + z2 / (2.0 * n);
     let reach = z * ((rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();

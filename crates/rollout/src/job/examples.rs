@@ -10,11 +10,13 @@ use std::{
 };
 
 use indexmap::IndexSet;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use crate::{rollouts::Rollouts, task::Pins};
 use rollout_core::name::{DatasetName, TaskName};
+use rollout_env::blocking::blocking;
 use rollout_model::{RolloutInput, dataset};
 use rollout_record::tasks::TaskRecord;
 
@@ -186,7 +188,7 @@ impl ExampleWriter {
                 }
             }
         }
-        Ok(StoredExamples { text, stored, names, texts })
+        Ok(StoredExamples { text, ahead: Mutex::default(), stored, names, texts })
     }
 }
 
@@ -197,13 +199,34 @@ fn number(texts: &mut IndexSet<Box<str>>, text: Option<&str>) -> u32 {
     known.unwrap_or_else(|| texts.insert_full(text.into()).0) as u32 + 1
 }
 
+/// The most examples that are read from the disk at a time. One by one, each would need another thread for a moment.
+const READ_AHEAD: usize = 64;
+
+/// The bytes after which no further example is read at the same time.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
 /// Examples that can be read one by one.
 #[derive(Debug)]
 pub struct StoredExamples {
     text: Text,
+    /// Used only if the examples are on the disk.
+    ahead: Mutex<ReadAhead>,
     stored: Vec<Stored>,
     names: String,
     texts: IndexSet<Box<str>>,
+}
+
+/// The JSON of consecutive examples. Rollouts need them almost in order.
+#[derive(Debug, Default)]
+struct ReadAhead {
+    start: u32,
+    texts: Vec<Arc<[u8]>>,
+}
+
+impl ReadAhead {
+    fn get(&self, place: u32) -> Option<Arc<[u8]>> {
+        self.texts.get(place.checked_sub(self.start)? as usize).cloned()
+    }
 }
 
 /// The location of the examples, each stored as its hash and its JSON.
@@ -229,6 +252,12 @@ impl Text {
     }
 }
 
+/// An input from its JSON, which ends with the record of its example.
+fn parse_input(json: &[u8]) -> io::Result<RolloutInput> {
+    let (prompt, example_id, task, answer, info, extra, IgnoredAny) = serde_json::from_slice(json)?;
+    Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
+}
+
 /// The inputs of one task: their indexes among the stored ones.
 pub(super) type InputPlaces = Range<u32>;
 
@@ -248,15 +277,42 @@ impl StoredExamples {
         (0..self.stored.len() as u32).map(|place| self.read(place))
     }
 
-    /// Whether reading an input may wait for the disk.
-    pub(super) fn is_on_disk(&self) -> bool {
-        matches!(self.text, Text::OnDisk(_))
+    /// Reads an input, without blocking.
+    pub(super) async fn input(self: &Arc<Self>, place: u32) -> io::Result<RolloutInput> {
+        if let Text::InMemory(_) = self.text {
+            return self.read(place);
+        }
+        let mut ahead = self.ahead.lock().await;
+        let text = match ahead.get(place) {
+            Some(text) => text,
+            None => {
+                let examples = Arc::clone(self);
+                *ahead = blocking(move || examples.read_ahead(place)).await?;
+                ahead.get(place).ok_or(io::ErrorKind::UnexpectedEof)?
+            }
+        };
+        drop(ahead);
+        parse_input(&text)
     }
 
     /// Reads an input. Blocks while it reads.
-    pub(super) fn read(&self, place: u32) -> io::Result<RolloutInput> {
-        let (prompt, example_id, task, answer, info, extra, IgnoredAny) = self.parse(place)?;
-        Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
+    fn read(&self, place: u32) -> io::Result<RolloutInput> {
+        parse_input(&self.json(place)?)
+    }
+
+    /// Reads the JSON of an example and of those after it. Blocks while it reads.
+    fn read_ahead(&self, start: u32) -> io::Result<ReadAhead> {
+        let mut ahead = ReadAhead { start, texts: Vec::new() };
+        let mut bytes = 0;
+        for place in (start..self.stored.len() as u32).take(READ_AHEAD) {
+            let text = self.json(place)?;
+            bytes += text.len();
+            ahead.texts.push(text.into());
+            if bytes > READ_AHEAD_BYTES {
+                break;
+            }
+        }
+        Ok(ahead)
     }
 
     /// The record of an example for the plan, if there is one. Blocks while it reads.
@@ -266,7 +322,7 @@ impl StoredExamples {
         }
         type Ignored = IgnoredAny;
         let (_, _, _, _, _, _, about): (Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, _) =
-            self.parse(places.start)?;
+            serde_json::from_slice(&self.json(places.start)?)?;
         Ok(about)
     }
 
@@ -274,11 +330,11 @@ impl StoredExamples {
         self.first(places).has_about
     }
 
-    fn parse<T: DeserializeOwned>(&self, place: u32) -> io::Result<T> {
+    fn json(&self, place: u32) -> io::Result<Vec<u8>> {
         let Stored { offset, length, .. } = self.stored[place as usize];
         let mut text = vec![0; length as usize];
         self.text.read(offset + DIGEST_BYTES as u64, &mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        Ok(text)
     }
 
     /// The indexes of the inputs of each example, and how often the example occurs. Equal inputs share an index.
@@ -372,10 +428,30 @@ mod tests {
             ..RolloutInput::default()
         });
         let set = ExampleSet::new(DatasetName::new("set").unwrap(), rollouts(), inputs.clone()).unwrap();
-        assert!(set.examples.is_on_disk());
+        assert!(matches!(set.examples.text, Text::OnDisk(_)));
         for (read, written) in set.examples.inputs().zip(inputs) {
             assert_eq!(read.unwrap(), written);
         }
+    }
+
+    #[tokio::test]
+    async fn examples_on_disk_are_read_in_any_order_and_several_at_a_time() {
+        let count = 3 * READ_AHEAD as u64;
+        let long = "x".repeat(MOST_IN_MEMORY / READ_AHEAD);
+        // Examples of many and of few bytes, so that both limits are reached.
+        let inputs = (0..count).map(|example_id| RolloutInput {
+            example_id,
+            answer: Some(if example_id < count / 2 { long.clone() } else { example_id.to_string() }),
+            ..RolloutInput::default()
+        });
+        let inputs: Vec<_> = inputs.collect();
+        let set = ExampleSet::new(DatasetName::new("set").unwrap(), rollouts(), inputs.clone()).unwrap();
+        let places = (0..inputs.len()).chain((0..inputs.len()).rev()).chain([7, 7, 150, 8]);
+        for place in places {
+            assert_eq!(set.examples.input(place as u32).await.unwrap(), inputs[place]);
+        }
+        let (few, many) = (set.examples.read_ahead(0).unwrap(), set.examples.read_ahead(100).unwrap());
+        assert_eq!((few.texts.len(), many.texts.len()), (17, READ_AHEAD));
     }
 
     #[test]

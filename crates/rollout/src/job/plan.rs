@@ -24,7 +24,6 @@ use rollout_core::{
     redact::Redactor,
     text::listed,
 };
-use rollout_env::blocking::blocking;
 use rollout_model::{Model, RolloutInput, dataset};
 use rollout_record::journal::{RegradeRecord, TaskSelection};
 
@@ -355,11 +354,7 @@ impl Plan {
         let (_, task, attempt) = self.parts(index);
         let Work::Example { set, inputs } = &task.work else { unreachable!("only examples have inputs") };
         let place = (inputs.start + attempt - 1).min(inputs.end - 1);
-        if set.examples.is_on_disk() {
-            let examples = Arc::clone(&set.examples);
-            return blocking(move || examples.read(place)).await;
-        }
-        set.examples.read(place)
+        set.examples.input(place).await
     }
 
     /// The numbers of agent and task of the trial at an index, and its attempt.
