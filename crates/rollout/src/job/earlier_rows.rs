@@ -19,18 +19,31 @@ pub(super) struct EarlierRows {
     files: Vec<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Place {
     file: usize,
     offset: u64,
-    tries: u32,
+    journaled: JournaledParts,
+}
+
+/// What only the journal has of a rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct JournaledParts {
+    pub(super) tries: u32,
+    pub(super) notes: Vec<String>,
+}
+
+impl Default for JournaledParts {
+    fn default() -> Self {
+        Self { tries: 1, notes: Vec::new() }
+    }
 }
 
 /// A rollout that an earlier run finished and scored.
 #[derive(Debug)]
 pub(super) struct EarlierMember {
     pub(super) index: TrialIndex,
-    pub(super) tries: u32,
+    pub(super) journaled: JournaledParts,
     pub(super) output: RolloutOutput,
 }
 
@@ -42,13 +55,13 @@ struct Key {
 }
 
 impl EarlierRows {
-    /// Finds the rows of groups that are partly done, in the order of the plan. `tries` has the trials with more than
-    /// one try.
+    /// Finds the rows of groups that are partly done, in the order of the plan. `journaled` has the trials with more
+    /// than one try or with notes.
     pub(super) fn find(
         plan: &Plan,
         sections: &Sections,
         todo: &[TrialIndex],
-        tries: &HashMap<TrialIndex, u32>,
+        journaled: &HashMap<TrialIndex, JournaledParts>,
     ) -> Result<Self, JobError> {
         // Whether the group of a trial has members to run.
         let is_open = |index: TrialIndex| {
@@ -75,8 +88,8 @@ impl EarlierRows {
                 }
                 let index = plan.index(file.agent, task, attempt);
                 if wanted(index) {
-                    let tries = tries.get(&index).copied().unwrap_or(1);
-                    let place = Place { file: found.files.len(), offset: line.offset, tries };
+                    let journaled = journaled.get(&index).cloned().unwrap_or_default();
+                    let place = Place { file: found.files.len(), offset: line.offset, journaled };
                     // Of two rows of one rollout, the later one counts.
                     found.members.insert(index, place);
                 }
@@ -96,16 +109,16 @@ impl EarlierRows {
         let mut files: HashMap<usize, Lines> = HashMap::new();
         let mut found = Vec::with_capacity(members.len());
         for index in members {
-            let Some(Place { file, offset, tries }) = self.members.get(index).copied() else { continue };
-            let path = &self.files[file];
+            let Some(Place { file, offset, journaled }) = self.members.get(index) else { continue };
+            let path = &self.files[*file];
             let failed = |source| JobError::Rows { path: path.clone(), source };
-            let lines = match files.entry(file) {
+            let lines = match files.entry(*file) {
                 Entry::Occupied(open) => open.into_mut(),
                 Entry::Vacant(new) => new.insert(Lines::open(path).map_err(failed)?),
             };
-            let row = lines.at(offset).map_err(failed)?;
+            let row = lines.at(*offset).map_err(failed)?;
             let output = serde_json::from_slice(row).map_err(|error| failed(io::Error::other(error)))?;
-            found.push(EarlierMember { index: *index, tries, output });
+            found.push(EarlierMember { index: *index, journaled: journaled.clone(), output });
         }
         Ok(found)
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{
     ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, Store, difference,
+    earlier_rows::JournaledParts,
     growth::{changes, other_than_provider},
     header,
     journaled::Journaled,
@@ -320,7 +321,7 @@ impl Resumable {
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
-            let mut tries = HashMap::new();
+            let mut parts = HashMap::new();
             let task_hashes = journaled.hashes(&plan);
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let mut journal = Journal::open(&dir.journal(), |entry| {
@@ -345,8 +346,9 @@ impl Resumable {
                     let reward = rows.get(&plan, index).and_then(|row| row.reward);
                     if saved.compare(index, &result, reward) {
                         rows.set(index, &result);
-                        if result.tries > 1 {
-                            tries.insert(index, result.tries);
+                        let journaled = JournaledParts { tries: result.tries, notes: result.notes.clone() };
+                        if journaled != JournaledParts::default() {
+                            parts.insert(index, journaled);
                         }
                     }
                 } else if rows.set(index, &result)
@@ -395,7 +397,7 @@ impl Resumable {
                 true => history.settled_at(&dir, plan.len()),
                 false => None,
             };
-            let earlier_rows = Arc::new(EarlierRows::find(&plan, &sections, &todo, &tries)?);
+            let earlier_rows = Arc::new(EarlierRows::find(&plan, &sections, &todo, &parts)?);
             Ok::<_, ResumeError>(Job {
                 plan,
                 provider,

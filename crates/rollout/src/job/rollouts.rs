@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     JobError, Plan,
-    earlier_rows::{EarlierMember, EarlierRows},
+    earlier_rows::{EarlierMember, EarlierRows, JournaledParts},
     not_run::{crashed, unreadable},
 };
 use crate::{config::RetryConfig, rollouts::Rollouts, trial::Progress};
@@ -351,38 +351,42 @@ impl Group {
         let read = read.unwrap_or_else(|error| Err(JobError::Tasks(std::io::Error::other(error))));
         let saved = read.map_err(Unscored::Lost)?;
         // Ordered by attempt, independent of the run.
-        let mut members: Vec<(TrialIndex, u32, State, Option<RolloutOutput>)> = Vec::new();
-        for EarlierMember { index, tries, output } in saved {
+        let mut members: Vec<(TrialIndex, JournaledParts, State, Option<RolloutOutput>)> = Vec::new();
+        for EarlierMember { index, journaled, output } in saved {
             if let Some(state) = output_to_state(output.clone(), &self.model) {
-                members.push((index, tries, state, Some(output)));
+                members.push((index, journaled, state, Some(output)));
             }
         }
         let fresh = numbers.into_iter().zip(fresh);
-        members.extend(fresh.map(|((index, tries), state)| (index, tries, state, None)));
+        members.extend(fresh.map(|((index, tries), state)| {
+            let journaled = JournaledParts { tries, ..JournaledParts::default() };
+            (index, journaled, state, None)
+        }));
         members.sort_by_key(|(index, ..)| *index);
         let is_scored: Vec<bool> = members.iter().map(|(.., row)| row.is_some()).collect();
         let (mut states, rest): (Vec<State>, Vec<_>) =
-            members.into_iter().map(|(index, tries, state, row)| (state, (index, tries, row))).unzip();
+            members.into_iter().map(|(index, parts, state, row)| (state, (index, parts, row))).unzip();
         self.rollouts.rubric.score_resumed_group(&mut states, &is_scored).await;
         if let Some(error) = states.iter().find_map(State::refused_key) {
             return Err(Unscored::Unauthorized(error.clone()));
         }
         let (mut finished, mut new) = (Vec::new(), Vec::new());
-        for (state, (index, tries, row)) in states.iter().zip(rest) {
+        for (state, (index, journaled, row)) in states.iter().zip(rest) {
             match row {
-                None => new.push(self.finish(index, tries, state)),
-                Some(before) => finished.extend(self.rescore(index, tries, state, before)),
+                None => new.push(self.finish(index, journaled.tries, state)),
+                Some(before) => finished.extend(self.rescore(index, journaled, state, before)),
             }
         }
         finished.extend(new);
         Ok(finished)
     }
 
-    /// A rollout of an earlier run with its new scores in the whole group; none if they are the same.
+    /// A rollout of an earlier run with its new scores in the whole group; none if they are the same. Its notes stay,
+    /// because only the functions over the group run again.
     fn rescore(
         &self,
         index: TrialIndex,
-        tries: u32,
+        JournaledParts { tries, notes }: JournaledParts,
         state: &State,
         before: RolloutOutput,
     ) -> Option<Finished> {
@@ -393,6 +397,8 @@ impl Group {
         }
         let mut result = trial_result(&self.plan.trial(index), &output);
         (result.tries, result.agent_starts) = (tries, tries);
+        let new = self.scoring_notes(state).filter(|note| !notes.contains(note)).collect::<Vec<_>>();
+        result.notes = [notes, new].concat();
         let row = self.keep.rows.then(|| self.line(&output));
         let output = self.keep.outputs.then_some(output);
         Some(Finished { row, output, is_rescored: true, ..Finished::new(index, result) })
@@ -418,9 +424,7 @@ impl Group {
         };
         let mut result = trial_result(&trial, &output);
         (result.tries, result.agent_starts) = (tries, tries);
-        let redact =
-            |error: &Error| self.plan.redactor().text(&format!("{error}; {COUNTS_AS_ZERO}")).into_owned();
-        result.notes = state.scoring_errors.iter().map(redact).collect();
+        result.notes = self.scoring_notes(state).collect();
         let cleanups = state.cleanup_errors.iter().map(ToString::to_string);
         result.notes.extend(cleanups.map(|note| self.plan.redactor().text(&note).into_owned()));
         if let Some(error) = &mut result.error {
@@ -436,6 +440,14 @@ impl Group {
             is_unsolved.then(|| TrialCause::of_ending(&(&output).into(), self.plan.redactor()).text);
         let output = self.keep.outputs.then_some(output);
         Finished { row, output, evidence, ..Finished::new(index, result) }
+    }
+
+    /// The failures of scoring functions, without secrets.
+    fn scoring_notes(&self, state: &State) -> impl Iterator<Item = String> {
+        state
+            .scoring_errors
+            .iter()
+            .map(|error| self.plan.redactor().text(&format!("{error}; {COUNTS_AS_ZERO}")).into_owned())
     }
 
     /// A row as a line of a file, without secrets.

@@ -7,7 +7,7 @@ use rollout::model::{
 };
 use rollout_testkit::ModelServer;
 
-use super::support::{Scripted, Shared, examples, lines, model, rubric};
+use super::support::{Scripted, Shared, UNTIDY, Untidy, examples, journaled, lines, model, rubric};
 
 /// The first rollout of an example is the last one to end.
 struct Reversed(Arc<Mutex<Vec<tokio::sync::oneshot::Sender<()>>>>);
@@ -67,7 +67,7 @@ async fn the_rest_of_a_group_that_was_cut_short_is_scored_with_its_first_members
     let run = async |rollouts: u32, cut: bool| {
         let scripted =
             Scripted::new(move |_, call| Ok(if cut { "0" } else { ["0", "1"][call % 2] }.to_owned()));
-        let kinds = Rollouts::new(Shared(scripted), rubric()).dataset(examples(1)).env_id("say");
+        let kinds = Rollouts::new(Untidy(Shared(scripted)), rubric()).dataset(examples(1)).env_id("say");
         let options =
             RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).state_columns(["advantage"]);
         kinds.evaluate(Examples::all().rollouts(rollouts), options).await.unwrap()
@@ -81,6 +81,11 @@ async fn the_rest_of_a_group_that_was_cut_short_is_scored_with_its_first_members
     let advantages: Vec<_> =
         results.outputs.iter().map(|row| row.columns["advantage"].as_f64().unwrap()).collect();
     assert_eq!(advantages, [0.25, 0.25, 0.25, -0.75]);
+    // The first members keep the notes of their own run.
+    let notes: Vec<_> = journaled(dir.path()).iter().map(|trial| trial["notes"].clone()).collect();
+    assert_eq!(notes, vec![serde_json::json!([UNTIDY]); 4]);
+    let trials = lines(&dir.path().join("journal.jsonl"));
+    assert_eq!(trials.iter().filter(|entry| entry["entry"] == "trial").count(), 8);
 }
 
 #[tokio::test]

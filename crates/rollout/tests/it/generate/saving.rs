@@ -10,12 +10,15 @@ use rollout::{
     config::{JobConfig, LoadedJob},
     event::Event,
     job::{Cancel, ExampleSet, Job, NoProvider, Plan, Rerun, Resumable, Selection},
-    model::{Error, ErrorKind, Examples, RunOptions},
+    model::{Error, ErrorKind, Examples, Rollouts, RunOptions},
     name::DatasetName,
 };
 use serde_json::{Value, json as value};
 
-use super::support::{Scripted, json, lines, model, named, right, right_but_first, rollouts};
+use super::support::{
+    Scripted, Shared, UNTIDY, Untidy, examples, journaled, json, lines, model, named, right, right_but_first,
+    rollouts, rubric,
+};
 
 #[tokio::test]
 async fn rows_and_averages_are_saved_where_the_caller_says() {
@@ -67,6 +70,22 @@ async fn an_error_is_an_object_with_its_chain_also_at_the_top() {
         (&row["error_chain"], &row["long_error_chain"]),
         (&row["error"]["error_chain_repr"], &value!("ModelError"))
     );
+}
+
+#[tokio::test]
+async fn a_failed_cleanup_is_a_note_in_the_journal_and_the_rollout_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let kinds = Rollouts::new(Untidy(Shared(right())), rubric()).dataset(examples(1));
+    let options = RunOptions::new(model()).save_to(dir.path());
+    kinds.evaluate(Examples::all(), options).await.unwrap();
+    let [trial] = <[Value; 1]>::try_from(journaled(dir.path())).unwrap();
+    assert_eq!(trial["notes"], value!([UNTIDY]));
+    assert_eq!(
+        (&trial["error"], &trial["reward"], &trial["tries"]),
+        (&Value::Null, &value!(1.0), &value!(1))
+    );
+    let row = lines(&dir.path().join("outputs.jsonl")).remove(0);
+    assert_eq!((&row["error"], &row["reward"]), (&Value::Null, &value!(1.0)));
 }
 
 #[tokio::test]

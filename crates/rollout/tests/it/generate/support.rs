@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::model::{
-    Client, Error, Interaction, Message, MessageList, Model, Response, RolloutInput, Rollouts, Rubric, State,
-    TokenUsage, client::ClientConfig,
+    Cleanup, Client, Error, ErrorKind, Interaction, Message, MessageList, Model, Response, RolloutInput,
+    Rollouts, Rubric, State, TokenUsage, client::ClientConfig,
 };
 use serde_json::Value;
 
@@ -72,6 +72,23 @@ impl Interaction for Shared {
         let answer = (scripted.script)(state, call);
         scripted.running.fetch_sub(1, SeqCst);
         answer.map(|answer| response(&answer))
+    }
+}
+
+/// A [`Scripted`] whose cleanup fails.
+pub(crate) struct Untidy(pub(crate) Shared);
+
+/// The note about this cleanup.
+pub(crate) const UNTIDY: &str = "the cleanup `sweep` failed: lost the broom";
+
+#[async_trait]
+impl Interaction for Untidy {
+    fn base(&self) -> Option<&dyn Interaction> {
+        Some(&self.0)
+    }
+
+    fn cleanups(&self) -> Vec<Cleanup> {
+        vec![Cleanup::new("sweep", async |_| Err(Error::new(ErrorKind::Sandbox, "lost the broom")))]
     }
 }
 
@@ -153,4 +170,15 @@ pub(crate) fn lines(path: &Path) -> Vec<Value> {
 /// A JSON file.
 pub(crate) fn json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The last entry of each trial in the journal of a run, in the order of the plan.
+pub(crate) fn journaled(dir: &Path) -> Vec<Value> {
+    let mut trials = std::collections::BTreeMap::new();
+    for mut entry in lines(&dir.join("journal.jsonl")) {
+        if entry["entry"] == "trial" {
+            trials.insert(entry["index"].as_u64(), entry["result"].take());
+        }
+    }
+    trials.into_values().collect()
 }
