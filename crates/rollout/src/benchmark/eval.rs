@@ -4,13 +4,12 @@ use std::{fmt, path::PathBuf};
 
 use tokio::sync::mpsc;
 
-use super::{EvalError, Run};
+use super::{EvalError, EvalOutcome, Run};
 use crate::{
     config::{LoadedBenchmark, Override, RolloutConfig, RolloutOverrides, load_benchmark},
     job::Cancel,
 };
-use rollout_core::event::Event;
-use rollout_core::summary::RolloutSummary;
+use rollout_core::{event::Event, result::EarlyStop, summary::RolloutSummary};
 use rollout_model::metric::Metric;
 
 /// A benchmark to run: its configuration, and overrides of its settings.
@@ -48,7 +47,8 @@ type OnEvent = Box<dyn FnMut(Event) + Send>;
 
 /// Runs a benchmark: loads its configuration and its questions, asks them, scores the answers, and writes the files.
 ///
-/// An error of a question is part of its result; it is not returned here.
+/// An error of a question is part of its result; it is not returned here. If questions fail one after another with the
+/// same cause, the run stops with [`EvalError::Stopped`].
 pub async fn rollout(eval: impl Into<Eval>) -> Result<RolloutSummary, EvalError> {
     let Eval { source, overrides, vars, program, cancel, on_event } = eval.into();
     let settings = overrides.settings()?;
@@ -67,7 +67,13 @@ pub async fn rollout(eval: impl Into<Eval>) -> Result<RolloutSummary, EvalError>
         }
     };
     let (outcome, ()) = tokio::join!(run.run(events, cancel), listen);
-    outcome?.summary.ok_or(EvalError::Cancelled(directory))
+    let EvalOutcome { result, summary } = outcome?;
+    summary.ok_or(match result.stopped {
+        Some(EarlyStop::Failures { failures, error }) => {
+            EvalError::Stopped { dir: directory, failures, error: Box::new(error) }
+        }
+        Some(EarlyStop::Budget { .. }) | None => EvalError::Cancelled(directory),
+    })
 }
 
 impl Eval {

@@ -32,7 +32,7 @@ use crate::{
 use rollout_core::summary::RolloutSummary;
 use rollout_core::{
     event::Event,
-    result::{JobMetric, JobResult},
+    result::{JobMetric, JobResult, TrialError},
 };
 use rollout_env::blocking::blocking;
 use rollout_model::dataset;
@@ -71,6 +71,19 @@ pub enum EvalError {
     /// The run was cancelled.
     #[error("the benchmark was cancelled")]
     Cancelled(PathBuf),
+    /// The run stopped early: the other questions would have failed in the same way.
+    #[error(
+        "the benchmark stopped early: {failures} questions in a row failed with the same cause: {}",
+        error.message
+    )]
+    Stopped {
+        /// The directory of the results.
+        dir: PathBuf,
+        /// The number of consecutive failures.
+        failures: u64,
+        /// The error of the last one.
+        error: Box<TrialError>,
+    },
 }
 
 impl EvalError {
@@ -90,6 +103,9 @@ impl EvalError {
             Self::Resume(error) => error.hint(),
             Self::ToolServer(lost) => lost.hint(),
             Self::Cancelled(dir) if !dir.as_os_str().is_empty() => Some(resume(dir)),
+            Self::Stopped { dir, .. } => {
+                Some(format!("fix the cause; `rollout resume {} --rerun error` continues it", dir.display()))
+            }
             Self::Cancelled(_)
             | Self::Config(_)
             | Self::Path(_)

@@ -159,6 +159,26 @@ async fn a_rejected_session_fails_its_question() {
 }
 
 #[tokio::test]
+async fn a_tool_server_that_rejects_every_session_stops_the_run_after_five_questions() {
+    let (tools, url) =
+        Tools::start(|_, _| json!({"code": 4007, "message": "there is nothing at /data", "data": null}))
+            .await;
+    let server = ModelServer::always(ModelReply::text("42"));
+    let questions: Vec<_> =
+        (0..20).map(|n| json!({"id": format!("q{n}"), "question": "Well?", "answer": "42"})).collect();
+    let bench =
+        bench(&server, &url, &questions).with(|config| config.resource_types = vec!["doc".to_owned()]);
+    let error = bench.run().await.unwrap_err();
+    assert!(matches!(&error, EvalError::Stopped { failures: 5, .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("cannot open a session for `doc`: there is nothing at /data"), "{said}");
+    assert!(error.hint().unwrap().contains("--rerun error"), "{error:?}");
+    assert_eq!(tools.paths().iter().filter(|path| *path == "session/create").count(), 5);
+    assert_eq!((bench.rows().len(), server.served()), (5, 0));
+    assert!(!bench.path("out/evaluation.json").exists(), "averages would be those of some questions");
+}
+
+#[tokio::test]
 async fn without_tools_the_tool_server_gets_no_requests() {
     let server = ModelServer::always(ModelReply::text("42"));
     let bench = Bench::new(&server, &question())
