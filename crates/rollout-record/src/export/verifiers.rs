@@ -2,13 +2,13 @@
 //! load them and resume from them.
 //!
 //! Model rollouts keep all columns of their last row. Questions of benchmarks and tasks in containers become rows of
-//! the same form.
+//! the same form. A row always has a reward, so unscored trials have no row.
 
 mod form;
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
-use indexmap::IndexSet;
+use indexmap::{IndexMap, IndexSet};
 use serde_json::{Map, Value};
 
 use super::{Export, ExportError, Exported, NewFile, chat};
@@ -24,15 +24,21 @@ use rollout_core::{
     row::{OutputError, OutputUsage, RolloutOutput, Timing},
 };
 
-/// Writes the files.
+/// Writes the files. An agent on a dataset has no files if none of its trials has a row.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let job = export.job;
     let examples = export.examples();
     let mut made = Exported::default();
     let mut open: Option<Section> = None;
+    let mut unscored: IndexMap<(String, String), u64> = IndexMap::new();
     // Trials are sorted by agent and dataset.
     for trial in export.trials()? {
         let trial = trial?;
+        // The library would count it as 0. A failed trial is 0 there, and has its error.
+        if trial.result.reward.is_none() && trial.result.error.is_none() {
+            *unscored.entry((trial.id.agent.to_string(), trial.id.dataset.to_string())).or_default() += 1;
+            continue;
+        }
         if let Some(section) = open.take_if(|section| !section.is_of(&trial)) {
             made.files.extend(section.finish()?);
         }
@@ -47,6 +53,13 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     }
     if let Some(last) = open {
         made.files.extend(last.finish()?);
+    }
+    for ((agent, dataset), trials) in unscored {
+        made.left_out.push(format!("unscored trials of {agent} on {dataset} ({trials})"));
+    }
+    if made.files.is_empty() {
+        let reason = format!("no scores, only {}", made.left_out.join(", "));
+        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
     }
     Ok(made)
 }

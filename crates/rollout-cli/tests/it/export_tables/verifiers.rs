@@ -101,6 +101,45 @@ fn the_original_loads_an_export_and_resumes_it() {
 }
 
 #[test]
+fn the_original_reads_masks_of_tokens_and_the_error_of_a_failed_rollout() {
+    let server = ModelServer::scripted(|request| match request.last_text().contains("1+2") {
+        true => ModelReply::text("3").tokens(&[1, 2], &[(3, -0.5)]),
+        false => ModelReply::error(400, "no such thing"),
+    });
+    let mut agent = super::model(&server);
+    agent["model"]["token_ids"] = json!(true);
+    let rows = json!([{"question": "1+2?", "answer": "3"}, {"question": "2+2?", "answer": "4"}]);
+    let interaction =
+        json!({"dataset": rows, "rubric": [{"match": "numeric"}], "state_columns": ["trajectory"]});
+    let job = super::job()
+        .agent(agent)
+        .set("n_concurrent_trials", json!(1))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    job.run().expect(1);
+    export(&job);
+
+    // It checks the masks of the response against those of the turn.
+    let load = json!({"do": "load", "dir": job.root().join("out")});
+    let [loaded] = Python::new().verifiers(&[load]).try_into().unwrap();
+    let (solved, failed) = (&loaded[0], &loaded[1]);
+    let tokens = &solved["trajectory"][0]["response"]["message"]["tokens"];
+    assert_eq!((&tokens["prompt_ids"], &tokens["prompt_mask"]), (&json!([1, 2]), &json!([0, 0])));
+    assert_eq!((&tokens["completion_ids"], &tokens["completion_mask"]), (&json!([3]), &json!([1])));
+    assert_eq!((&solved["reward"], &solved["error"]), (&json!(1.0), &Value::Null));
+
+    assert_eq!((&failed["reward"], &failed["error"]["error"]), (&json!(0.0), &json!("ModelError")));
+    let [chain, long] = ["error_chain", "long_error_chain"].map(|key| failed[key].as_str().unwrap());
+    // The original puts the messages into the first, and only the names into the second.
+    assert!(chain.starts_with("ModelError(\"") && chain.contains("no such thing"), "{chain}");
+    assert!(long.starts_with("ModelError") && !long.contains('('), "{long}");
+    assert_eq!((chain, long), {
+        let text = |key: &str| failed["error"][key].as_str().unwrap();
+        (text("error_chain_repr"), text("error_chain_str"))
+    });
+}
+
+#[test]
 fn tasks_in_containers_become_rows_with_what_was_said() {
     let server = diligent();
     let job = containers(&server);
@@ -145,4 +184,31 @@ fn questions_of_a_benchmark_become_rows() {
     assert_eq!((wrong.reward, wrong.answer.as_deref()), (0.0, Some("8")));
     assert_eq!(wrong.completion.unwrap()[0].role.as_str(), "assistant");
     assert_eq!(json(&job, "out/metadata.json")["avg_reward"], 0.5);
+}
+
+#[test]
+fn unscored_questions_have_no_row_and_are_not_in_the_averages() {
+    let server = ModelServer::arithmetic();
+    let questions = "{\"id\": \"right\", \"question\": \"What is 2+2?\", \"answer\": \"4\"}\n\
+                     {\"id\": \"open\", \"question\": \"What is 3+4?\"}\n";
+    let job = benchmark(&server).file("questions.jsonl", questions);
+    job.rollout(&["eval", "config.json"]).expect(0);
+    insta::assert_snapshot!(export(&job), @"
+    out/results.jsonl
+    out/metadata.json
+    1 row
+    left out: unscored trials of m on questions (1)
+    ");
+    let [right] = read(&job, "out/results.jsonl").try_into().unwrap();
+    assert_eq!((right.task.as_str(), right.reward), ("right", 1.0));
+    assert_eq!(json(&job, "out/metadata.json")["avg_reward"], 1.0);
+    let load = json!({"do": "load", "dir": job.root().join("out")});
+    let [loaded] = Python::new().verifiers(&[load]).try_into().unwrap();
+    assert_eq!(loaded.as_array().map(Vec::len), Some(1));
+
+    let job = job.file("questions.jsonl", "{\"id\": \"open\", \"question\": \"What is 3+4?\"}\n");
+    job.rollout(&["eval", "config.json", "--output-dir", "jobs/open"]).expect(0);
+    let refused = job.rollout(&["export", "verifiers", "jobs/open", "-o", "none"]).expect(2);
+    insta::assert_snapshot!(refused.stderr(), @"error: jobs/open has nothing to export: no scores, only unscored trials of m on questions (1)");
+    assert!(!job.root().join("none").exists());
 }
