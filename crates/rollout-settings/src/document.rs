@@ -1,6 +1,6 @@
 //! Other configuration files: plain JSON for their readers, with positions for problems.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
@@ -15,6 +15,8 @@ use super::{
 
 /// A YAML or JSON file that is not a job or a task.
 pub struct Document {
+    /// Its folder, at which relative paths in it start.
+    dir: PathBuf,
     sources: SourceFiles,
     root: Node,
     secrets: Vec<String>,
@@ -57,12 +59,13 @@ impl Document {
         if failed {
             return Err(Problems::new(found));
         }
-        Ok(Self { sources, root, secrets })
+        let dir = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { dir, sources, root, secrets })
     }
 
     /// Reads declared settings from it.
     pub fn read<S: Settings>(&self) -> Result<S::Value, Problems> {
-        let reader = Reader::new(&self.sources, "", &|_| None);
+        let reader = Reader::new(&self.sources, &self.dir, &|_| None);
         let read = reader.section::<S>(&self.root, "").and_then(|section| S::read(&section));
         let (found, failed) = reader.finish();
         read.filter(|_| !failed).ok_or_else(|| Problems::new(found))

@@ -31,6 +31,24 @@ fn a_tool_can_be_tried_without_a_server() {
 }
 
 #[test]
+fn relative_roots_begin_at_the_configuration_file() {
+    let config = json!({"resources": {"code": {"roots": ["notes"]}}});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("sub/tools.json", &config.to_string())
+        .file("sub/notes/data.txt", "beside the configuration")
+        .file("notes/data.txt", "where the command runs");
+    let read = |file: &str| {
+        let session = json!({"seed_path": job.root().join(file)}).to_string();
+        let command = ["tools", "call", "bash", r#"{"command": "cat data.txt"}"#];
+        job.rollout(&[&command[..], &["--config", "sub/tools.json", "--session-config", &session]].concat())
+    };
+    let data: Value = serde_json::from_str(&read("sub/notes/data.txt").expect(0).stdout()).unwrap();
+    assert_eq!(data["result"], "beside the configuration");
+    let refused = read("notes/data.txt").expect(1).stderr();
+    assert!(refused.contains("is not below a folder that this server may read"), "{refused}");
+}
+
+#[test]
 fn tools_are_listed_with_what_they_do() {
     let job =
         place(&json!({"resources": {"doc": false, "rag": false, "sql": false, "vm": false, "web": false}}));
