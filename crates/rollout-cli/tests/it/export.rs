@@ -239,6 +239,51 @@ fn a_build_without_parquet_says_how_to_get_it() {
     ");
 }
 
+/// A job whose model has a tool.
+fn looking(server: &ModelServer, token_prompts: bool) -> TestJob {
+    let interaction = json!({
+        "dataset": [{"question": "What is 1+1?", "answer": "2"}],
+        "tools": [{"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
+        "rubric": [{"match": "numeric"}],
+        "state_columns": ["trajectory"],
+    });
+    let model = json!({
+        "name": "policy", "base_url": server.url(), "max_retries": 0, "token_ids": true,
+        "token_prompts": token_prompts,
+    });
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "policy", "model": model}))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]))
+}
+
+#[test]
+fn with_token_prompts_sampled_tokens_are_sent_back_and_a_rollout_is_one_sample() {
+    let server = ModelServer::scripted(|request| match request.turns() {
+        0 => ModelReply::tool_call("look", &json!({})).tokens(&[1], &[(7000, -0.5), (2, -0.25)]),
+        _ => {
+            // Messages are tokenised anew, which gives other tokens.
+            let tokens = request.body.get("tokens").cloned().unwrap_or(json!([1, 5]));
+            let prompt: Vec<u32> = serde_json::from_value(tokens).unwrap();
+            ModelReply::text("2").tokens(&prompt, &[(7001, -0.5)])
+        }
+    });
+    for (token_prompts, path, count) in
+        [(true, "/v1/chat/completions/tokens", 1), (false, "/v1/chat/completions", 2)]
+    {
+        let job = looking(&server, token_prompts);
+        job.run().expect(0);
+        assert_eq!(server.requests().last().unwrap().path, path);
+        export(&job).expect(0);
+        let samples = samples(&job, "out/samples.jsonl");
+        assert_eq!(samples.len(), count, "{samples:#?}");
+    }
+    assert_eq!(
+        server.requests()[1].body["tokens"].as_array().unwrap()[..3],
+        [json!(1), json!(7000), json!(2)]
+    );
+}
+
 /// Four rollouts of two turns: two end well, in the second turn of the others the server fails.
 fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
     let second_turns = AtomicUsize::new(0);
@@ -250,19 +295,7 @@ fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
             _ => ModelReply::text("3").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
         },
     });
-    let interaction = json!({
-        "dataset": [{"question": "What is 1+1?", "answer": "2"}],
-        "tools": [{"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
-        "rubric": [{"match": "numeric"}],
-        "state_columns": ["trajectory"],
-    });
-    let model = json!({"name": "policy", "base_url": server.url(), "max_retries": 0, "token_ids": true});
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .agent(json!({"name": "policy", "model": model}))
-        .set("n_attempts", json!(4))
-        .set("n_concurrent_trials", json!(4))
-        .set("retry", json!({"max_attempts": 1}))
-        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    let job = looking(&server, false).set("n_attempts", json!(4)).set("n_concurrent_trials", json!(4));
     (server, job)
 }
 
