@@ -100,6 +100,25 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
 }
 
 #[test]
+fn a_run_whose_first_five_questions_fail_in_the_same_way_stops() {
+    let server = ModelServer::always(ModelReply::error(503, "no worker is available"));
+    let questions: Vec<_> = (0..40)
+        .map(|n| json!({"id": format!("q{n}"), "question": format!("What is {n}+1?"), "answer": "1"}))
+        .collect();
+    let job = benchmark(&server, &questions, json!({}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(1);
+    let asked: Vec<_> = server.requests().iter().map(|request| request.last_text()).collect();
+    assert_eq!(asked, (0..5).map(|n| format!("What is {n}+1?")).collect::<Vec<_>>());
+    let shown = shown(&finished);
+    let stopped = "stopped: 5 questions in a row failed with the same cause, so 35 questions were not run";
+    assert!(shown.contains(stopped), "{shown}");
+    let cause = shown.lines().find(|line| line.contains("5 questions: model_failed: ")).unwrap_or(&shown);
+    assert!(cause.contains("503") && cause.contains("no worker is available"), "{shown}");
+    assert!(shown.contains("rollout resume jobs/job --rerun error"), "{shown}");
+    assert!(!files(&job).iter().any(|name| name.starts_with("evaluation") || name.starts_with("summary")));
+}
+
+#[test]
 fn what_failed_or_is_wrong_is_asked_again_and_what_has_no_right_answer_is_not() {
     let broken = std::sync::atomic::AtomicBool::new(true);
     let server = ModelServer::scripted(move |request| match request.last_text().contains("2+2") {
