@@ -221,3 +221,25 @@ fn a_resume_of_a_finished_benchmark_changes_no_file_and_shows_its_summary() {
     assert_eq!(ends[0], ends[1]);
     assert_eq!(server.served(), 1);
 }
+
+#[test]
+fn a_resume_of_finished_rollouts_changes_no_file_and_asks_the_model_nothing() {
+    let server = ModelServer::arithmetic();
+    let rows =
+        json!([{"question": "What is 1+1?", "answer": "2"}, {"question": "What is 2+2?", "answer": "5"}]);
+    let interaction =
+        json!({"dataset": rows, "rubric": [{"match": "numeric"}], "state_columns": ["trajectory"]});
+    let job = job()
+        .agent(json!({"name": "model", "model": {"name": "scripted", "base_url": server.url()}}))
+        .set("n_attempts", json!(2))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    let first = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0);
+    assert_eq!(server.served(), 4);
+    let before = written(&job);
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(written(&job), before);
+    assert_eq!(server.served(), 4);
+    assert_eq!(events_named(&resumed.events(), "trial_started").len(), 0);
+    let ends = [first, resumed].map(|run| events_named(&run.events(), "job_finished")[0]["result"].clone());
+    assert_eq!(ends[0]["totals"], ends[1]["totals"]);
+}
