@@ -9,10 +9,12 @@
 mod process;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufWriter, Read as _, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
+    time::SystemTime,
 };
 
 use process::{Server, Usage};
@@ -85,18 +87,35 @@ impl Measured {
 fn run(dir: &Path, arguments: &[&str], count: u32) -> Measured {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
     command.args(arguments).args(["--output", "json"]).current_dir(dir);
-    let before = journal(dir);
+    let before = files(&dir.join("results"));
     let (seconds, usage) = Usage::of_run(&mut command);
     Measured {
         seconds,
         cpu: usage.cpu.as_secs_f64() * 1e3 / f64::from(count),
         megabytes: usage.megabytes(),
-        has_written: journal(dir) != before,
+        has_written: files(&dir.join("results")) != before,
     }
 }
 
-fn journal(dir: &Path) -> u64 {
-    fs::metadata(dir.join("results/journal.jsonl")).map_or(0, |file| file.len())
+/// The files below a directory, each with its length and when it was written.
+fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
+    let mut found = BTreeMap::new();
+    let mut directories = vec![dir.to_owned()];
+    while let Some(directory) = directories.pop() {
+        // Before the run, there is none.
+        for entry in fs::read_dir(directory).into_iter().flatten() {
+            let entry = entry.expect("read a directory");
+            let about = entry.metadata().expect("read the metadata of a file");
+            match about.is_dir() {
+                true => directories.push(entry.path()),
+                false => {
+                    let written = about.modified().expect("this system has times of files");
+                    found.insert(entry.path(), (about.len(), written));
+                }
+            }
+        }
+    }
+    found
 }
 
 fn write_questions(dir: &Path, model: &str, count: u32) {
