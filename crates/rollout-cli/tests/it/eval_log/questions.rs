@@ -131,3 +131,24 @@ fn a_part_of_the_questions_is_known_for_one_and_ids_and_splits_are_kept() {
     let subset = &experiment(&out, "m/questions")["benchmark_subset"];
     assert_eq!(*subset, json!({"name": "questions", "n_tasks": 3, "filter": null}));
 }
+
+#[test]
+fn the_tools_of_a_question_are_those_that_its_model_had_and_not_patterns() {
+    let server = ModelServer::arithmetic();
+    let job = questions(&[json!({"id": "q", "question": "What is 2+2?", "answer": "4"})]);
+    let config = json!({"available_tools": ["code:*"], "sandbox_auto_start": true});
+    let out = exported(&job, &server, config, &[]);
+    let shown = &server.requests()[0].body["tools"];
+    let shown: Vec<_> = shown.as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    assert_eq!(json!(shown), json!(["code-python", "code-shell"]));
+    assert_eq!(episode(&out, "m/questions/q__1")["tool_names"], json!(shown));
+
+    // Rows of older versions have no names.
+    let dir = fs::read_dir(job.root().join("jobs")).unwrap().next().unwrap().unwrap().path();
+    let mut row: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("results.jsonl")).unwrap()).unwrap();
+    assert!(row.as_object_mut().unwrap().remove("tool_names").is_some());
+    fs::write(dir.join("results.jsonl"), format!("{row}\n")).unwrap();
+    job.rollout(&["export", "eval-log", dir.to_str().unwrap(), "-o", "old"]).expect(0);
+    assert_eq!(episode(&job.root().join("old"), "m/questions/q__1")["tool_names"], json!([]));
+}
