@@ -108,6 +108,43 @@ fn rollouts_of_a_task_are_rows_with_all_turns() {
 }
 
 #[test]
+fn a_request_for_tasks_may_name_an_endpoint_and_its_key() {
+    const KEY: &str = "sk-of-the-trainer-0123456789";
+    let own = ModelServer::always(ModelReply::text("No."));
+    let other =
+        ModelServer::turns([bash("touch /app/done"), ModelReply::text(format!("The key is {KEY}"))]).key(KEY);
+    let service = Service::start(job(&own, [TestTask::new("task")]));
+    let lines = service
+        .rollouts(&json!({
+            "task_ids": ["task"], "rollouts_per_example": 1, "base_url": other.url(), "api_key": KEY,
+            "model": "step-1",
+        }))
+        .lines();
+    let group = &lines[0];
+    assert_eq!((&group["rewards"], &group["errors"]), (&json!([1.0]), &json!([null])), "{group}");
+    assert_eq!(group["rollouts"][0]["completion"][2]["content"], "The key is [redacted]");
+    assert!(!json!(lines).to_string().contains(KEY));
+    assert_eq!((own.served(), other.served()), (0, 2));
+    for asked in other.requests() {
+        assert_eq!(
+            (asked.model(), asked.header("authorization")),
+            ("step-1", Some(&*format!("Bearer {KEY}")))
+        );
+    }
+
+    // Another endpoint never gets the key of the job, and the next request uses the job's own endpoint.
+    let open = ModelServer::always(ModelReply::text("No."));
+    let request = json!({"task_ids": ["task"], "rollouts_per_example": 1, "base_url": open.url()});
+    assert_eq!(summary(service.rollouts(&request).lines().pop())["errors"], 0);
+    assert_eq!(open.requests()[0].header("authorization"), None);
+    service.rollouts(&json!({"task_ids": ["task"], "rollouts_per_example": 1})).lines();
+    let asked = &own.requests()[0];
+    assert_eq!((asked.model(), asked.header("authorization")), ("policy", Some("Bearer sk-of-the-policy")));
+    service.until(&idle());
+    assert_eq!(left_over(&service), [""; 0]);
+}
+
+#[test]
 fn an_attempt_that_fails_is_out_of_the_baseline() {
     let server = ModelServer::sequence([
         bash("touch /app/done"),
