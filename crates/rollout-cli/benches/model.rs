@@ -2,11 +2,15 @@
 //!
 //! `cargo bench -p rollout-cli --bench model` prints one table. Every row is a process of its own, so that its peak of
 //! memory is its own too. The server's share shows how far it is from being what is measured.
+//!
+//! With `-- --beside PATH`, the rows of the command alone are measured, alternately with this program and with the
+//! `rollout` at the path, for instance that of an older version.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -21,10 +25,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+const ROLLOUT: &str = env!("CARGO_BIN_EXE_rollout");
+
 const REQUESTS: &str = "bare requests, to see the server alone";
 const SINGLE: &str = "rollouts of one turn, saved";
 const COMMAND: &str = "rollouts of one turn, by the command";
 const TOOLS: &str = "rollouts of five tool turns, saved";
+
+/// The rows of the command: how many rollouts at a time, and how many in all.
+const COMMAND_ROWS: [(u32, u32); 4] = [(16, 20_000), (128, 20_000), (1_000, 20_000), (1_000, 1_000)];
+
+/// How often each of two programs is measured.
+const ROUNDS: usize = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +47,10 @@ fn main() {
             let number = |text: &str| text.parse().expect("the table gives numbers");
             measure(what, number(concurrency), number(rollouts), url);
         }
-        _ => table(),
+        _ => match arguments.iter().position(|argument| *argument == "--beside") {
+            Some(place) => beside(Path::new(arguments.get(place + 1).expect("--beside has a path"))),
+            None => table(),
+        },
     }
 }
 
@@ -52,7 +67,7 @@ fn table() {
         "{:<40} {:>8} {:>9} {:>7} {:>11} {:>13} {:>7}",
         "", "count", "at a time", "per s", "CPU ms each", "server CPU ms", "peak MB"
     );
-    for (what, script, concurrency, count) in [
+    let rows = [
         (REQUESTS, "fixed", 64, 200_000),
         (SINGLE, "fixed", 16, 20_000),
         (SINGLE, "fixed", 128, 20_000),
@@ -62,11 +77,9 @@ fn table() {
         (TOOLS, "fixed-tools", 16, 4_000),
         (TOOLS, "fixed-tools", 128, 4_000),
         (TOOLS, "fixed-tools", 1_000, 4_000),
-        (COMMAND, "fixed", 16, 20_000),
-        (COMMAND, "fixed", 128, 20_000),
-        (COMMAND, "fixed", 1_000, 20_000),
-        (COMMAND, "fixed", 1_000, 1_000),
-    ] {
+    ];
+    let of_command = COMMAND_ROWS.map(|(concurrency, count)| (COMMAND, "fixed", concurrency, count));
+    for (what, script, concurrency, count) in rows.into_iter().chain(of_command) {
         let (mut server, url) = start(script);
         let before = cpu_time(server.id());
         let output = Command::new(std::env::current_exe().expect("know this program"))
@@ -76,8 +89,7 @@ fn table() {
             .expect("start a measurement");
         assert!(output.status.success(), "the measurement of {what} failed");
         let served = cpu_time(server.id()) - before;
-        drop(server.stdin.take());
-        server.wait().expect("wait for the server");
+        stop(&mut server);
         let figures: Figures = serde_json::from_slice(&output.stdout).expect("read a measurement");
         let each = |seconds: f64| seconds * 1e3 / f64::from(count);
         println!(
@@ -86,6 +98,38 @@ fn table() {
             each(figures.cpu_seconds),
             each(served.as_secs_f64()),
             figures.peak_kilobytes as f64 / 1024.0,
+        );
+    }
+}
+
+/// Compares the CPU time of the command with that of another program, in rounds that alternate: what else the machine
+/// does meets both.
+fn beside(other: &Path) {
+    let other = other.canonicalize().expect("find the program of --beside");
+    let programs = [Path::new(ROLLOUT), &other];
+    println!("beside: {}\n", other.display());
+    println!(
+        "{:<40} {:>8} {:>9} {:>11} {:>11} {:>7}",
+        "CPU ms each, median of three", "count", "at a time", "this", "beside", "ratio"
+    );
+    for (concurrency, count) in COMMAND_ROWS {
+        let mut rounds = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            // The first place of a round changes.
+            for place in [round % 2, (round + 1) % 2] {
+                let (mut server, url) = start("fixed");
+                let figures = command(programs[place], &url, concurrency, count);
+                stop(&mut server);
+                rounds[place].push(figures.cpu_seconds * 1e3 / f64::from(count));
+            }
+        }
+        let [this, beside] = rounds.map(|mut rounds| {
+            rounds.sort_by(f64::total_cmp);
+            rounds[ROUNDS / 2]
+        });
+        println!(
+            "{COMMAND:<40} {count:>8} {concurrency:>9} {this:>11.3} {beside:>11.3} {:>7.3}",
+            this / beside
         );
     }
 }
@@ -104,6 +148,11 @@ fn start(script: &str) -> (Child, String) {
     (server, url.trim_end().to_owned())
 }
 
+fn stop(server: &mut Child) {
+    drop(server.stdin.take());
+    server.wait().expect("wait for the server");
+}
+
 fn serve(script: &str) {
     let server = ModelServer::start(Script::named(script).expect("the table names scripts"));
     println!("{}", server.url());
@@ -112,7 +161,7 @@ fn serve(script: &str) {
 
 fn measure(what: &str, concurrency: u32, count: u32, url: &str) {
     let figures = match what {
-        COMMAND => command(url, concurrency, count),
+        COMMAND => command(Path::new(ROLLOUT), url, concurrency, count),
         REQUESTS => this_process(requests(url, concurrency, count)),
         SINGLE => this_process(evaluate(url, concurrency, count, SingleTurn)),
         TOOLS => this_process(evaluate(url, concurrency, count, adder())),
@@ -134,7 +183,7 @@ fn this_process(work: impl Future<Output = ()>) -> Figures {
 }
 
 /// The command with a job of its own, from its start to its end.
-fn command(url: &str, concurrency: u32, count: u32) -> Figures {
+fn command(program: &Path, url: &str, concurrency: u32, count: u32) -> Figures {
     let dir = tempfile::tempdir().expect("make a directory");
     let rows = "{\"question\":\"What is 2+2?\",\"answer\":\"4\"}\n".repeat(count as usize);
     fs::write(dir.path().join("sums.jsonl"), rows).expect("write a dataset");
@@ -149,7 +198,7 @@ fn command(url: &str, concurrency: u32, count: u32) -> Figures {
     });
     fs::write(dir.path().join("job.yaml"), job.to_string()).expect("write a job");
     let from = Instant::now();
-    let mut rollout = Command::new(env!("CARGO_BIN_EXE_rollout"))
+    let mut rollout = Command::new(program)
         .args(["run", "job.yaml", "--output", "json"])
         .current_dir(dir.path())
         .stdout(Stdio::null())
