@@ -83,6 +83,9 @@ pub struct TrialResult {
     /// Notes about the result beside its error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Whether logs were cut or left out. The notes name them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete_logs: bool,
     /// The earlier result, if only the tests were run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regraded: Option<Regraded>,
@@ -142,6 +145,7 @@ impl TrialResult {
             survivors: Vec::new(),
             tampering: Vec::new(),
             notes: Vec::new(),
+            incomplete_logs: false,
             regraded: None,
         }
     }

@@ -47,6 +47,7 @@ pub(crate) fn summary(result: &JobResult, board: &Board, width: usize) -> String
     lines.push(outcome(result, board));
     lines.extend(stopped(result, board));
     lines.extend(restarts(result));
+    lines.extend(incomplete_logs(result));
     lines.extend(pointers(result, board));
     lines.join("\n")
 }
@@ -155,6 +156,17 @@ fn restarts(result: &JobResult) -> Option<String> {
         let trials = count(trials, "trial");
         let text = "started the agent more than once, because an earlier try failed";
         format!("{} {trials} {text}; see `agent_starts` in result.json", paint(ODD, "restarted:"))
+    })
+}
+
+/// Reports how many trials have logs that were cut or left out.
+fn incomplete_logs(result: &JobResult) -> Option<String> {
+    let trials = result.totals.incomplete_log_trials;
+    (trials > 0).then(|| {
+        let have = if trials == 1 { "has" } else { "have" };
+        let trials = count(trials, "trial");
+        let text = "logs that were cut or left out; see `notes` in result.json";
+        format!("{} {trials} {have} {text}", paint(ODD, "logs:"))
     })
 }
 

@@ -77,6 +77,7 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
       "environment_cost": 0.0,
       "model_cost": null,
       "restarted_trials": 0,
+      "incomplete_log_trials": 0,
       "total_duration_sec": "[time]",
       "started_at": "[time]",
       "ended_at": "[time]",

@@ -1,6 +1,6 @@
 //! What a job leaves and tells: events, reports, logs, and a journal that can be continued.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt as _};
 
 use rollout_testkit::{Gate, TestJob, TestTask};
 use serde_json::{Value, json};
@@ -245,4 +245,36 @@ fn a_job_directory_that_is_removed_while_the_job_runs_ends_it_with_an_error() {
     let ended = running.finish().expect(1);
     assert!(ended.stderr().contains("was removed while the job ran"), "{}", ended.stderr());
     assert!(!ended.stdout().contains("3 completed"), "{}", ended.stdout());
+}
+
+#[test]
+fn a_log_that_is_too_long_is_cut_with_a_mark_and_the_summary_says_so() {
+    let script =
+        "cd /logs/agent; echo start > long; truncate -s 300M long; echo end >> long; touch /app/done";
+    let job = job().task(TestTask::new("task")).script(script).oracle();
+    let finished = job.run().expect(0);
+    let summary = finished.stdout();
+    let said = "logs: 1 trial has logs that were cut or left out; see `notes` in result.json";
+    assert!(summary.lines().any(|line| line == said), "{summary}");
+    assert_eq!(finished.result()["incomplete_log_trials"], 1);
+    let (cut, whole) = (finished.trial("agent/set/task__1"), finished.trial("oracle/set/task__1"));
+    assert_eq!((&cut["incomplete_logs"], whole.get("incomplete_logs")), (&json!(true), None));
+    assert!(cut["notes"].to_string().contains("long: it has 314572804 bytes"), "{cut:#}");
+
+    let kept = fs::File::open(job.dir().join("agent/set/task__1/logs/agent/long")).unwrap();
+    let length = kept.metadata().unwrap().len();
+    let read = |from: u64, bytes: usize| {
+        let mut text = vec![0; bytes];
+        kept.read_exact_at(&mut text, from).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    assert_eq!(
+        (length, read(0, 6), read(length - 4, 4)),
+        (256 << 20, "start\n".to_owned(), "end\n".to_owned())
+    );
+    let middle = read((128 << 20) - 100, 200);
+    assert!(middle.contains("\n[46137348 bytes were left out here]\n"), "{middle:?}");
+
+    let again = job.rollout(&["resume", "jobs/job"]).expect(0);
+    assert!(again.stdout().contains(said), "the journal has it too: {}", again.stdout());
 }

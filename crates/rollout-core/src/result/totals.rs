@@ -24,6 +24,9 @@ pub struct Totals {
     pub solved_trials: u64,
     /// Trials that started their agent more than once.
     pub restarted_trials: u64,
+    /// Trials of which logs were cut or left out.
+    #[serde(default)]
+    pub incomplete_log_trials: u64,
     /// The sum of rewards.
     pub reward_sum: f64,
     /// The minimum reward.
@@ -66,6 +69,8 @@ pub struct TrialSummary {
     pub seconds: f64,
     /// Whether its agent was started more than once.
     pub is_restarted: bool,
+    /// Whether logs of it were cut or left out.
+    pub has_incomplete_logs: bool,
     /// Its calls to a model through the gateway, if there were any.
     pub model_calls: Option<CallTotals>,
 }
@@ -81,6 +86,7 @@ impl TrialSummary {
         model_cost: None,
         seconds: 0.0,
         is_restarted: false,
+        has_incomplete_logs: false,
         model_calls: None,
     };
 
@@ -117,6 +123,7 @@ impl From<&TrialResult> for TrialSummary {
             model_cost: result.model_cost,
             seconds: result.durations.total_sec,
             is_restarted: result.agent_starts > 1,
+            has_incomplete_logs: result.incomplete_logs,
             model_calls: CallTotals::of(result),
         }
     }
@@ -134,6 +141,7 @@ impl Totals {
         self.total_cost = bounded_sum(self.environment_cost, self.model_cost.unwrap_or_default());
         self.trial_seconds += trial.seconds;
         self.restarted_trials += u64::from(trial.is_restarted);
+        self.incomplete_log_trials += u64::from(trial.has_incomplete_logs);
         self.model_calls.add(trial.model_calls.unwrap_or_default());
         match trial.standing {
             Standing::Completed => {

@@ -43,6 +43,8 @@ pub struct TrialOutline<'a> {
     durations: DurationOutline,
     #[serde(default)]
     agent_starts: u32,
+    #[serde(default)]
+    incomplete_logs: bool,
 }
 
 /// The error of a trial.
@@ -78,6 +80,7 @@ impl TrialOutline<'_> {
             model_cost: self.model_cost,
             seconds: self.durations.total_sec,
             is_restarted: self.agent_starts > 1,
+            has_incomplete_logs: self.incomplete_logs,
             model_calls: self.model_calls.as_ref().map(|calls| {
                 let usage = self.usage.and_then(|usage| serde_json::from_str(usage.get()).ok());
                 CallTotals::new(calls, usage.unwrap_or_default())
@@ -182,6 +185,7 @@ mod tests {
             environment_cost: 0.5,
             usage: Some(AgentUsage { input_tokens: Some(3), output_tokens: None, ..AgentUsage::default() }),
             model_calls: Some(ModelCalls { calls: 4, turns: 3, ..ModelCalls::default() }),
+            incomplete_logs: true,
             ..result()
         });
         for result in results {

@@ -150,6 +150,20 @@ pub fn a_mess_is_collected_as_far_as_possible_and_removed_altogether(suite: &Sui
     job.expect_nothing_left();
 }
 
+pub fn an_agent_that_fills_its_logs_does_not_suppress_the_logs_of_the_tests(suite: &Suite) {
+    // Directories are copied in any order, so some come before that of the tests.
+    let fill = "cd /logs; for dir in agent 0 a k q z; do mkdir -p $dir
+        for n in 1 2 3 4; do truncate -s 256M $dir/$n; done; done; touch /app/done";
+    let tests = "echo evidence > /logs/verifier/evidence.txt; echo 1 > /logs/verifier/reward.txt\n";
+    let job = suite.job().task(TestTask::new("task").tests(tests)).script(fill);
+    let finished = job.run().expect(0);
+    assert_eq!(finished.file("agent/set/task__1/logs/verifier/evidence.txt"), "evidence\n");
+    let result = finished.trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["incomplete_logs"]), (&json!(1.0), &json!(true)), "{result:#}");
+    assert!(result["notes"].to_string().contains("the copy would have more than"), "{result:#}");
+    job.expect_nothing_left();
+}
+
 pub fn a_pipe_in_the_place_of_a_log_does_not_block_the_job(suite: &Suite) {
     let script = "rm -rf /logs/agent; mkfifo /logs/agent; mkfifo /logs/usage.json; touch /app/done";
     let job = suite.job().task(TestTask::new("task")).script(script);

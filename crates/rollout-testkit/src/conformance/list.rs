@@ -145,6 +145,7 @@ macro_rules! conformance_module {
             an_agent_that_replaces_logs_by_a_file_harms_no_more_than_itself
             an_agent_that_removes_all_programs_fails_its_own_verification
             a_mess_is_collected_as_far_as_possible_and_removed_altogether
+            an_agent_that_fills_its_logs_does_not_suppress_the_logs_of_the_tests
             a_pipe_in_the_place_of_a_log_does_not_block_the_job
             nothing_in_the_job_directory_belongs_to_others_or_has_special_bits
             a_flood_of_output_without_a_newline_is_cut_and_counted_in_little_memory

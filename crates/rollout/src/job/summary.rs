@@ -38,6 +38,7 @@ struct Row {
     has_reward: bool,
     has_model_cost: bool,
     is_restarted: bool,
+    has_incomplete_logs: bool,
 }
 
 impl Rows {
@@ -62,6 +63,7 @@ impl Rows {
             model_cost: row.has_model_cost.then_some(row.model_cost),
             seconds: row.seconds,
             is_restarted: row.is_restarted,
+            has_incomplete_logs: row.has_incomplete_logs,
             model_calls: self.model_calls.get(&index).copied(),
         })
     }
@@ -84,6 +86,7 @@ impl Rows {
             has_reward: summary.reward.is_some(),
             has_model_cost: summary.model_cost.is_some(),
             is_restarted: summary.is_restarted,
+            has_incomplete_logs: summary.has_incomplete_logs,
         };
         true
     }
@@ -204,6 +207,7 @@ pub(super) struct ResultFile<'a> {
     #[serde(skip_serializing_if = "CallTotals::is_empty")]
     model_calls: CallTotals,
     restarted_trials: u64,
+    incomplete_log_trials: u64,
     total_duration_sec: f64,
     #[serde(with = "rollout_core::moment")]
     started_at: Timestamp,
@@ -288,6 +292,7 @@ impl<'a> ResultFile<'a> {
             model_cost: totals.model_cost,
             model_calls: totals.model_calls,
             restarted_trials: totals.restarted_trials,
+            incomplete_log_trials: totals.incomplete_log_trials,
             total_duration_sec: result.total_duration_sec,
             started_at: result.started_at,
             ended_at: result.ended_at,

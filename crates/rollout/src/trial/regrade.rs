@@ -174,6 +174,7 @@ fn finished(
             result.notes.push(note);
         }
     }
+    result.incomplete_logs |= now.incomplete_logs;
     result.regraded = Some(Regraded { on, reward: earlier.reward, error: earlier.error });
     TrialEnd::Finished { result: Box::new(result), state: None }
 }
@@ -274,7 +275,7 @@ async fn on_environment(
         }
     };
     if !context.step.is_separate {
-        separate::copy_logs(context, &*environment, &mut record.notes).await;
+        record.logs = separate::copy_logs(context, &*environment, &mut record.notes).await;
     }
     context.enter(Phase::Teardown);
     record.notes.extend(teardown::remove(environment).await.err());
@@ -286,6 +287,7 @@ async fn on_environment(
 fn add(record: &mut TryRecord, verified: Verified) -> Result<(), Failure> {
     record.verification = Some(verified.span);
     record.tampering = verified.tampering;
+    record.logs = record.logs.and(verified.logs);
     record.reward = Some(verified.reward?);
     Ok(())
 }

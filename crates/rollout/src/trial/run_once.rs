@@ -94,12 +94,15 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
         }
     }
     // The logs of steps were collected after each.
-    if record.steps.is_empty()
-        && until_cancelled(context, collect(context, &*environment, &mut record.notes)).await.is_err()
-    {
-        abandon(environment).await;
-        services.remove().await;
-        return TryEnd::Cancelled;
+    if record.steps.is_empty() {
+        match until_cancelled(context, collect(context, &*environment, &mut record.notes)).await {
+            Ok(logs) => record.logs = record.logs.and(logs),
+            Err(Cut) => {
+                abandon(environment).await;
+                services.remove().await;
+                return TryEnd::Cancelled;
+            }
+        }
     }
 
     let policy = context.trial.config.environment.preserve;
@@ -179,7 +182,7 @@ async fn attempt_steps(
         let shortfall =
             shortfall(&step.min_reward, own.reward.as_ref()).filter(|_| own.verification.is_some());
         if step.name.is_some() {
-            collect(&context, tested.environment, &mut own.notes).await;
+            own.logs = own.logs.and(collect(&context, tested.environment, &mut own.notes).await);
         }
         rewards.push(own.reward.take());
         record.add_step(step, own, rewards.last().and_then(Option::as_ref));
@@ -241,6 +244,7 @@ async fn execute_and_verify<'e>(
     record.verification = Some(verified.span);
     record.survivors = verified.survivors;
     record.tampering = verified.tampering;
+    record.logs = verified.logs;
     match verified.reward {
         Ok(reward) => record.reward = Some(reward),
         // The agent's own error came first, and explains more than a failure of the tests.

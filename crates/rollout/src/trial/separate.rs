@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use super::{
     artifacts::{self, Artifact},
     calls::required,
+    collect::LogCopy,
     context::TrialContext,
     failure::Failure,
     network,
@@ -104,11 +105,12 @@ pub(super) async fn close(
     context: &TrialContext<'_>,
     separate: SeparateEnvironment,
     notes: &mut Vec<String>,
-) {
+) -> LogCopy {
     let SeparateEnvironment { environment, services } = separate;
-    copy_logs(context, &*environment, notes).await;
+    let logs = copy_logs(context, &*environment, notes).await;
     notes.extend(teardown::remove(environment).await.err());
     notes.extend(services.remove().await);
+    logs
 }
 
 /// Copies the logs of the tests out of an environment.
@@ -116,15 +118,17 @@ pub(super) async fn copy_logs(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     notes: &mut Vec<String>,
-) {
+) -> LogCopy {
     let logs = context.step.dir.verifier();
     let redactor = &context.trial.redactor;
     let copy = CopyOut { source: "/logs/verifier", target: &logs, first: None, redactor };
-    match super::calls::bounded(environment.copy_from(copy)).await {
-        Ok(report) => notes
-            .extend(report.skipped.into_iter().map(|what| format!("not copied from /logs/verifier: {what}"))),
-        Err(error) => notes.push(format!("cannot copy /logs/verifier: {error}")),
-    }
+    let missing = match super::calls::bounded(environment.copy_from(copy)).await {
+        Ok(report) => {
+            report.skipped.into_iter().map(|what| format!("not copied from /logs/verifier: {what}")).collect()
+        }
+        Err(error) => vec![format!("cannot copy /logs/verifier: {error}")],
+    };
+    LogCopy::with(missing, notes)
 }
 
 /// Where the image of a separate environment comes from.

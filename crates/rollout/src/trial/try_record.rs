@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     clock::{Clock, PhaseSpan},
+    collect::LogCopy,
     context::Trial,
     failure::Failure,
     reward::Reward,
@@ -34,6 +35,7 @@ pub(super) struct TryRecord {
     /// The first failure.
     pub(super) failure: Option<Failure>,
     pub(super) notes: Vec<String>,
+    pub(super) logs: LogCopy,
 }
 
 impl TryRecord {
@@ -64,6 +66,7 @@ impl TryRecord {
         self.tampering.extend(own.tampering);
         self.failure = self.failure.take().or(own.failure);
         self.notes.extend(own.notes);
+        self.logs = self.logs.and(own.logs);
     }
 
     /// The result of a trial that ends now with this try, without secrets.
@@ -108,6 +111,7 @@ impl TryRecord {
         result.survivors = self.survivors;
         result.tampering = self.tampering.into_iter().map(redact).collect();
         result.notes = self.notes.into_iter().map(redact).collect();
+        result.incomplete_logs = self.logs == LogCopy::Incomplete;
         result.error = self
             .failure
             .map(|Failure { error, .. }| TrialError { kind: error.kind, message: redact(error.message) });

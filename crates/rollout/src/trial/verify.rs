@@ -8,6 +8,7 @@ use super::{
     artifacts::{self, Artifact},
     calls::required,
     clock::PhaseSpan,
+    collect::LogCopy,
     collectors::run_collectors,
     context::TrialContext,
     failure::Failure,
@@ -37,6 +38,8 @@ pub(super) struct Verified {
     /// What they did to the tests and the reward.
     pub(super) tampering: Vec<String>,
     pub(super) reward: Result<Reward, Failure>,
+    /// The logs of a separate environment.
+    pub(super) logs: LogCopy,
 }
 
 /// Whether an attempt with this failure, or without one, is graded. Failures not caused by the agent say nothing about
@@ -79,13 +82,14 @@ pub(super) async fn verify(
         let failed = artifacts::collect(context, agent, services, notes).await.err();
         notes.extend(failed.map(|failure| failure.error.message));
     }
+    let mut logs = LogCopy::Complete;
     let reward = if context.step.is_separate {
         let reward = match list(context, agent, &mut watch).await {
             Ok(()) => grade_apart(context, graded, separate, notes).await,
             Err(failure) => Err(failure),
         };
         if let Some(environment) = separate.take() {
-            separate::close(context, environment, notes).await;
+            logs = separate::close(context, environment, notes).await;
         }
         reward
     } else {
@@ -93,7 +97,7 @@ pub(super) async fn verify(
     };
     let VerdictWatch { survivors, tampering, notes: noted, .. } = watch;
     notes.extend(noted);
-    Verified { span: PhaseSpan::since(began), survivors, tampering, reward }
+    Verified { span: PhaseSpan::since(began), survivors, tampering, reward, logs }
 }
 
 /// What the agent of a finished trial left.
@@ -132,10 +136,12 @@ pub(super) async fn verify_again(
         grade(context, environment, &mut watch, notes).await
     };
     let reward = reward.await;
-    if let Some(environment) = separate.take() {
-        separate::close(context, environment, notes).await;
-    }
-    Verified { span: PhaseSpan::since(began), survivors: Vec::new(), tampering: watch.tampering, reward }
+    let logs = match separate.take() {
+        Some(environment) => separate::close(context, environment, notes).await,
+        None => LogCopy::Complete,
+    };
+    let span = PhaseSpan::since(began);
+    Verified { span, survivors: Vec::new(), tampering: watch.tampering, reward, logs }
 }
 
 /// Lists the commands that the agent left running.

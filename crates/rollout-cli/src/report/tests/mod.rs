@@ -63,6 +63,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         survivors: Vec::new(),
         tampering: Vec::new(),
         notes: Vec::new(),
+        incomplete_logs: false,
     }
 }
 
@@ -80,6 +81,7 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
         passed_trials: passed,
         solved_trials: passed,
         restarted_trials: 0,
+        incomplete_log_trials: 0,
         reward_sum: passed as f64,
         reward_min: (completed > 0).then_some(0.0),
         reward_max: (completed > 0).then_some(1.0),
