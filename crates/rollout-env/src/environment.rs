@@ -104,8 +104,11 @@ pub trait Provider: Send + Sync {
         Err(EnvironmentError::Refused(reason))
     }
 
-    /// Waits until background removals are finished, so that a job does not end before.
-    async fn settle(&self) {}
+    /// Waits until background removals are finished, so that a job does not end before. Returns a warning for each
+    /// that failed.
+    async fn settle(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A demand of a task beyond an image and limits, which some providers cannot meet.

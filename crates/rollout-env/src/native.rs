@@ -317,8 +317,9 @@ impl Provider for Native {
         self.start_from(image, spec, Some(lock)).await
     }
 
-    async fn settle(&self) {
-        self.engine.settle().await;
+    async fn settle(&self) -> Vec<String> {
+        let left = self.engine.settle().await.into_iter();
+        left.map(|left| format!("cannot remove {left}; `rollout clean` tries again")).collect()
     }
 }
 

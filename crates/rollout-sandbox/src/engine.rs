@@ -41,9 +41,10 @@ impl SandboxEngine {
         &self.core.support
     }
 
-    /// Waits until the files of destroyed sandboxes are removed, which happens in the background.
-    pub async fn settle(&self) {
-        self.core.settle().await;
+    /// Waits until the files of destroyed sandboxes are removed, which happens in the background. Returns the paths
+    /// that could not be removed, with the reasons.
+    pub async fn settle(&self) -> Vec<String> {
+        self.core.settle().await
     }
 
     /// The directory with images, layers and running sandboxes.

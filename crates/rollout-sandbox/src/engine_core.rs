@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -53,6 +53,8 @@ pub(crate) struct EngineCore {
     pub(crate) host_image: OnceCell<Image>,
     counter: AtomicU64,
     removals: Arc<Semaphore>,
+    /// The paths that could not be removed in the background, with the reasons.
+    unremoved: Arc<std::sync::Mutex<Vec<String>>>,
     pub(crate) leases: Leases,
 }
 
@@ -75,6 +77,7 @@ impl EngineCore {
             host_image: OnceCell::new(),
             counter: AtomicU64::new(0),
             removals: Arc::new(Semaphore::new(MAX_REMOVALS)),
+            unremoved: Arc::default(),
             leases,
         })
     }
@@ -129,6 +132,7 @@ impl EngineCore {
     pub(crate) async fn discard(&self, dir: PathBuf) -> io::Result<()> {
         let permit = self.removals.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (renamed, out_of_sight) = oneshot::channel();
+        let unremoved = Arc::clone(&self.unremoved);
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let trash = dir.with_extension("trash");
@@ -141,15 +145,18 @@ impl EngineCore {
             // The zygote or a sweep tries again after this engine has ended.
             if let Err(error) = remove_tree(&trash) {
                 tracing::warn!("cannot remove an environment: {error}");
+                unremoved.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
             }
         });
         out_of_sight.await.map_err(io::Error::other)?
     }
 
-    /// Waits until the files of all discarded sandboxes are gone.
-    pub(crate) async fn settle(&self) {
+    /// Waits until the files of all discarded sandboxes are gone. Returns the paths that could not be removed since
+    /// the last call, with the reasons.
+    pub(crate) async fn settle(&self) -> Vec<String> {
         // All permits are free when no removal is running. The semaphore is never closed.
         let _ = self.removals.acquire_many(MAX_REMOVALS as u32).await;
+        std::mem::take(&mut *self.unremoved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A unique name for a sandbox or its cgroups.

@@ -83,8 +83,8 @@ impl Provider for TimedProvider {
         self.times.of("reopen", self.inner.reopen(place)).await
     }
 
-    async fn settle(&self) {
-        self.inner.settle().await;
+    async fn settle(&self) -> Vec<String> {
+        self.inner.settle().await
     }
 }
 

@@ -165,12 +165,12 @@ impl Reporter {
                 out.flush()
             }
             Screen::Live { bar, color, .. } => {
-                let finished = matches!(event, Event::JobFinished { .. });
-                if finished {
+                if let Event::JobFinished { .. } = event {
                     bar.finish_and_clear();
                 }
                 match text {
-                    Some(text) if finished => writeln!(AutoStream::auto(io::stdout()), "{text}"),
+                    // The summary, and warnings after it.
+                    Some(text) if bar.is_finished() => writeln!(AutoStream::auto(io::stdout()), "{text}"),
                     Some(text) => {
                         bar.println(colored(&text, *color));
                         Ok(())

@@ -5,7 +5,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use rollout_testkit::{Gate, TestJob, TestTask};
@@ -265,6 +265,17 @@ impl Immutable {
     fn attribute(change: &str, dir: &Path) -> bool {
         Command::new("chattr").arg(change).arg(dir).status().unwrap().success()
     }
+
+    /// Makes a file that the agent has made immutable, from outside: inside, this is forbidden.
+    #[track_caller]
+    fn file(job: &TestJob, name: &str) -> PathBuf {
+        let upper = job.environments().remove(0).join("upper");
+        let found = Command::new("find").arg(&upper).args(["-name", name]).output().unwrap();
+        let path = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim_end());
+        assert!(path.is_file(), "no {name} in {}", upper.display());
+        assert!(Self::attribute("+i", &path), "chattr needs root, and a file system that knows attributes");
+        path
+    }
 }
 
 impl Drop for Immutable {
@@ -294,6 +305,49 @@ fn an_environment_that_cannot_be_taken_away_is_a_teardown_error_that_fails_nothi
     );
     job.rollout(&["clean"]).expect(0);
     job.expect_nothing_left();
+}
+
+#[test]
+fn an_immutable_file_is_removed_with_its_environment() {
+    let gate = Gate::new();
+    let script = "touch /app/done /app/immutable\n".to_owned() + &gate.wait();
+    let job = job().task(TestTask::new("task")).script(&script);
+    let running = job.start();
+    let arrival = gate.arrival();
+    let file = Immutable::file(&job, "immutable");
+    arrival.pass();
+    let result = running.finish().expect(0).trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
+    assert!(!file.exists());
+    job.expect_nothing_left();
+}
+
+#[test]
+fn files_that_cannot_be_removed_are_named_at_the_end_of_the_job_and_clean_removes_them() {
+    let gate = Gate::new();
+    let script = "touch /app/done /app/immutable\n".to_owned() + &gate.wait();
+    let job = job().task(TestTask::new("task")).script(&script);
+    let plain = job.command(&["run", "job.yaml"]);
+    let mut restricted = Command::new("setpriv");
+    restricted.args(["--bounding-set=-linux_immutable", "--inh-caps=-linux_immutable"]);
+    restricted.arg(plain.get_program()).args(plain.get_args()).current_dir(job.root()).env_clear();
+    restricted.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let running = restricted.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let arrival = gate.arrival();
+    Immutable::file(&job, "immutable");
+    arrival.pass();
+    let output = running.wait_with_output().unwrap();
+    let left = job.environments();
+    job.rollout(&["clean"]).expect(0);
+    job.expect_nothing_left();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(left.len(), 1, "{left:?}");
+    let warning = said.lines().find(|line| line.starts_with("warning: cannot remove ")).unwrap_or(&said);
+    assert!(warning.contains(&*left[0].to_string_lossy()), "{warning}");
+    assert!(warning.contains("/immutable: Operation not permitted"), "{warning}");
+    assert!(warning.ends_with("`rollout clean` tries again"), "{warning}");
+    assert_eq!(trial(&job, "agent/set/task__1")["error"], Value::Null);
 }
 
 #[test]

@@ -221,7 +221,9 @@ impl Job {
         .await
         .map_err(JobError::panicked)??;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
-        settling.settle().await;
+        for message in settling.settle().await {
+            let _ = events.send(Event::Warning { message });
+        }
         Ok(result)
     }
 }

@@ -42,7 +42,9 @@ impl Job {
         .await
         .map_err(JobError::panicked)?;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
-        provider.settle().await;
+        for message in provider.settle().await {
+            let _ = events.send(Event::Warning { message });
+        }
         Ok(result)
     }
 }
