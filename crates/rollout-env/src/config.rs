@@ -99,6 +99,19 @@ impl EnvironmentKind {
         }
     }
 
+    /// Whether this build has the provider.
+    fn is_built(self) -> bool {
+        match self {
+            Self::Native => cfg!(feature = "native"),
+            Self::Docker => cfg!(feature = "docker"),
+            Self::Kubernetes => cfg!(feature = "kubernetes"),
+            Self::Daytona => cfg!(feature = "daytona"),
+            Self::E2b => cfg!(feature = "e2b"),
+            Self::Fly => cfg!(feature = "fly"),
+            Self::Modal => cfg!(feature = "modal"),
+        }
+    }
+
     /// Finds a provider by its name in records.
     pub fn from_name(name: &str) -> Option<Self> {
         ENVIRONMENT_TYPES.iter().map(|(_, kind)| *kind).find(|kind| kind.as_str() == name)
@@ -193,8 +206,8 @@ rollout_settings::settings! {
 }
 
 const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 8] = [
-    ("native", EnvironmentKind::Native),
     ("docker", EnvironmentKind::Docker),
+    ("native", EnvironmentKind::Native),
     ("kubernetes", EnvironmentKind::Kubernetes),
     ("k8s", EnvironmentKind::Kubernetes),
     ("daytona", EnvironmentKind::Daytona),
@@ -203,23 +216,39 @@ const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 8] = [
     ("modal", EnvironmentKind::Modal),
 ];
 
-/// Reads the type. The hint for an unknown one lists the others.
+/// Reads the type. The hint for an unknown one lists those of this build.
 fn environment_type(section: &Section<'_>, key: &str) -> Option<EnvironmentKind> {
     let text = section.string(key)?;
     let found = ENVIRONMENT_TYPES.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);
     if found.is_none() {
-        let known = "it can be `docker`, `native`, `kubernetes`, `daytona`, `e2b`, `fly` or `modal`";
-        let words = ENVIRONMENT_TYPES.map(|(word, _)| word);
+        let known = known_types();
+        let words: Vec<&str> = built_types().map(|(word, _)| word).collect();
         let hint = match nearest(text, &words) {
             Some(near) => format!("did you mean `{near}`? {known}"),
             None if text == "podman" => {
                 format!("for Podman, write `docker` and set DOCKER_HOST to its socket; {known}")
             }
-            None => known.to_owned(),
+            None => known,
         };
         section.invalid_with_hint(key, format!("`{}` cannot be {}", section.at(key), quoted(text)), hint);
     }
     found
+}
+
+/// The types that this build has.
+fn built_types() -> impl Iterator<Item = (&'static str, EnvironmentKind)> {
+    ENVIRONMENT_TYPES.into_iter().filter(|(_, kind)| kind.is_built())
+}
+
+/// Lists the types that this build has, without other spellings.
+fn known_types() -> String {
+    let names = built_types().filter(|(word, kind)| *word == kind.as_str());
+    let mut names: Vec<String> = names.map(|(word, _)| format!("`{word}`")).collect();
+    let last = names.pop().unwrap_or_default();
+    match names.is_empty() {
+        true => format!("it can be {last}"),
+        false => format!("it can be {} or {last}", names.join(", ")),
+    }
 }
 
 const PRESERVE_POLICIES: [(&str, PreservePolicy); 3] = [
@@ -254,4 +283,22 @@ fn preserve() -> Form<PreservePolicy> {
             }
             snake.or(camel)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::{ConnectError, check};
+
+    #[test]
+    fn exactly_the_types_that_this_build_accepts_are_offered() {
+        let offered = known_types();
+        for (_, kind) in ENVIRONMENT_TYPES {
+            let config = EnvironmentConfig { kind: Some(kind), ..EnvironmentConfig::default() };
+            let is_refused = matches!(check(&config), Err(ConnectError::Unsupported(_)));
+            let name = format!("`{}`", kind.as_str());
+            assert_eq!(offered.contains(&name), !is_refused, "{name}: {offered}");
+        }
+        assert_eq!(offered.contains("`e2b`"), cfg!(feature = "e2b"), "{offered}");
+    }
 }
