@@ -142,6 +142,32 @@ fn an_agent_gets_no_new_privileges_no_devices_and_no_namespaces() {
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "1\n");
 }
 
+/// A process that outlives the agent's script, and looks for the word `needle` where the tests and their variables are.
+const SPY: &str = "cat > /tmp/spy.sh <<'END'
+while :; do
+    grep -qs needle /tests/* /logs/verifier/* /proc/[0-9]*/environ && touch /app/seen
+    touch /app/looked
+done
+END
+setsid bash /tmp/spy.sh > /dev/null 2>&1 < /dev/null &
+until [ -e /app/looked ]; do sleep 0.01; done
+";
+
+#[test]
+fn a_process_of_the_agent_reads_neither_the_tests_nor_the_secrets_of_the_verifier() {
+    let tests = "echo needle > /logs/verifier/log.txt
+        # The spy has looked at everything at least once.
+        for round in 1 2 3; do rm -f /app/looked; until [ -e /app/looked ]; do sleep 0.01; done; done
+        if [ $KEY = needle ] && [ ! -e /app/seen ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n";
+    let config = "[verifier]\ntimeout_sec = 60\n[verifier.env]\nKEY = \"needle\"\n";
+    let job = job().task(TestTask::new("task").tests(tests).config(config)).script(SPY);
+    let result = job.run().expect(0).trial("agent/set/task__1");
+    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
+    assert_eq!(result["tampering"], Value::Null, "{result:#}");
+    assert!(result["survivors"].to_string().contains("spy.sh"), "{result:#}");
+    job.expect_nothing_left();
+}
+
 #[test]
 fn preserved_environments_outlive_other_jobs_and_clean_until_they_are_named() {
     let job = job().task(TestTask::new("task")).oracle().set("environment/preserve_env", json!("always"));
