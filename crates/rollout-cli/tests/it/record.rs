@@ -1,6 +1,6 @@
 //! What a job leaves and tells: events, reports, logs, and a journal that can be continued.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::FileExt as _};
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt as _, process::Command};
 
 use rollout_testkit::{Gate, TestJob, TestTask};
 use serde_json::{Value, json};
@@ -158,7 +158,7 @@ fn a_journal_torn_in_its_first_line_is_refused_and_kept() {
 }
 
 #[test]
-fn a_damaged_line_in_the_middle_is_refused_and_named() {
+fn a_damaged_line_in_the_middle_is_refused_with_the_command_that_removes_it() {
     let job = job().task(TestTask::new("a")).task(TestTask::new("b")).oracle();
     job.run().expect(0);
     let path = job.dir().join("journal.jsonl");
@@ -166,7 +166,19 @@ fn a_damaged_line_in_the_middle_is_refused_and_named() {
     lines[2].truncate(30);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
-    assert!(refused.stderr().contains("line 3 of the journal"), "{}", refused.stderr());
+    let said = refused.stderr();
+    assert!(said.contains("line 3 of the journal"), "{said}");
+    let hint = said.lines().find_map(|line| line.strip_prefix("hint: ")).unwrap_or_default();
+    assert!(
+        hint.starts_with("restore ") && hint.ends_with("`rollout resume` then runs its trial again"),
+        "{said}"
+    );
+    let command =
+        hint.split('`').find(|text| text.starts_with("sed -i 3d ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(Command::new("sh").args(["-c", command]).current_dir(job.root()).status().unwrap().success());
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    let again = resumed.events().iter().filter(|event| event["event"] == "trial_finished").count();
+    assert_eq!((again, &resumed.result()["completed_trials"]), (1, &json!(2)));
 }
 
 #[test]
