@@ -45,6 +45,21 @@ pub fn force_build_without_a_dockerfile_is_environment_build_failed_even_with_an
     let job = suite.job().task(task).oracle().set("environment/force_build", json!(true));
     let (_, result) = fails(&job, "environment_build_failed");
     says(&result, "environment/Dockerfile");
+    says(&result, "remove `force_build` to use python:3.13");
+    assert!(!message(&result).contains("docker_image"), "the task names an image: {}", message(&result));
+}
+
+pub fn an_instruction_path_that_cannot_be_created_is_environment_start_failed_naming_the_setting(
+    suite: &Suite,
+) {
+    let job = suite.job().task(TestTask::new("task")).oracle();
+    let job = job.set("instruction_path", json!("/proc/rollout/instruction.md"));
+    let (_, result) = fails(&job, "environment_start_failed");
+    says(&result, "`instruction_path` of the job is /proc/rollout/instruction.md");
+    says(&result, "set a path where a file can be created");
+    assert_eq!(result["tries"], 1, "another try would fail too");
+    never_ran(&result, &["agent_execution", "verifier"]);
+    job.expect_nothing_left();
 }
 
 pub fn an_unavailable_base_image_is_environment_build_failed(suite: &Suite) {

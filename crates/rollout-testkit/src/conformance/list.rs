@@ -75,6 +75,7 @@ macro_rules! conformance_module {
             a_syntax_error_in_the_dockerfile_is_environment_build_failed_with_its_line
             neither_dockerfile_nor_image_is_environment_build_failed_naming_the_file
             force_build_without_a_dockerfile_is_environment_build_failed_even_with_an_image
+            an_instruction_path_that_cannot_be_created_is_environment_start_failed_naming_the_setting
             an_unavailable_base_image_is_environment_build_failed
             a_slow_build_is_environment_build_timeout_and_stops
             a_build_that_the_network_failed_is_tried_again_and_one_that_fails_by_itself_is_not
