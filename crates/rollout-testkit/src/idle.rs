@@ -1,6 +1,13 @@
 //! Environments that do nothing, to measure the cost of everything else, and environments that stop answering.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::{
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use rollout::environment::{
@@ -16,8 +23,45 @@ pub struct IdleProvider;
 #[derive(Debug, Default)]
 pub struct SilentProvider;
 
+/// Creates environments in which no process is ever seen, and counts how often all processes are killed.
+#[derive(Debug, Default)]
+pub struct KillCounter {
+    kills: Arc<AtomicU64>,
+}
+
+impl KillCounter {
+    /// The number of kills in all its environments.
+    pub fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
+    }
+}
+
 struct Idle {
     can_verify: bool,
+    kills: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Provider for KillCounter {
+    fn name(&self) -> &'static str {
+        "kill-counter"
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        IdleProvider.prepare(request).await
+    }
+
+    async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(Idle { can_verify: true, kills: Arc::clone(&self.kills) }))
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        IdleProvider.snapshot(key).await
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        IdleProvider.reopen(place).await
+    }
 }
 
 #[async_trait]
@@ -31,7 +75,7 @@ impl Provider for SilentProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: false }))
+        Ok(Box::new(Idle { can_verify: false, kills: Arc::default() }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -54,7 +98,7 @@ impl Provider for IdleProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: true }))
+        Ok(Box::new(Idle { can_verify: true, kills: Arc::default() }))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -123,6 +167,7 @@ impl Environment for Idle {
     }
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        self.kills.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

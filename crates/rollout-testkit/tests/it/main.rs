@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod hub;
+mod kills;
 mod kubernetes;
 mod layout;
 mod model;
