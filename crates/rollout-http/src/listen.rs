@@ -259,6 +259,12 @@ mod tests {
         assert_ne!(in_time(kept_alive.read(&mut [0; 1024])).await.unwrap(), 0);
     }
 
+    #[test]
+    fn a_new_connection_has_at_most_ten_seconds_for_its_first_request() {
+        let limits = ConnectionLimits::default();
+        assert!(limits.first_head_time <= Duration::from_secs(10), "{limits:?}");
+    }
+
     #[tokio::test]
     async fn half_sent_heads_beyond_the_limit_do_not_block_others() {
         let server = Running::start(quick(), ConnectionLimits { max_connections: 4, ..limits() }).await;
