@@ -320,3 +320,22 @@ fn a_password_of_a_repository_reaches_its_server_and_no_command_line() {
     assert!(calls.contains("fetch") && !calls.contains("secret-word"), "{calls}");
     assert!(!fs::read_to_string(job.dir().join("journal.jsonl")).unwrap().contains("secret-word"));
 }
+
+#[test]
+fn one_dataset_of_two_registries_runs_in_separate_directories() {
+    let task = |path: &str| registry(&json!([{"name": "task", "path": path}]));
+    let at = |path: &str| json!({"registry": {"path": path}, "name": "set", "version": "1.0"});
+    let job = job();
+    TestTask::new("task").write(&job.root().join("solved"));
+    TestTask::new("task").solution("true\n").write(&job.root().join("unsolved"));
+    let job = job
+        .file("one.json", &task("solved/task"))
+        .file("two.json", &task("unsolved/task"))
+        .set("datasets", json!([at("one.json"), at("two.json")]));
+    let finished = job.run().expect(0);
+    for (dataset, reward) in [("set@one", 1.0), ("set@two", 0.0)] {
+        let result = finished.trial(&format!("oracle/{dataset}/task__1"));
+        assert_eq!((&result["dataset_name"], &result["reward"]), (&json!(dataset), &json!(reward)));
+    }
+    assert_eq!(finished.result()["completed_trials"], 2);
+}
