@@ -173,3 +173,17 @@ fn a_reward_below_one_is_looked_into_and_one_of_one_or_more_is_not() {
     assert_eq!(server.served(), 1);
     assert!(episode(&job.dir().join("eval-log"), "agent/set/part__1")["findings"].is_object());
 }
+
+#[test]
+fn trials_below_the_threshold_are_called_unsolved_and_not_failed() {
+    let server = ModelServer::always(ModelReply::text(FOUND)).key(KEY);
+    let job = failed_job();
+    job.run().expect(0);
+    let refused = investigate(&job, &server, &["--only", "failed"]).expect(2);
+    assert!(refused.stderr().contains("'failed'"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("possible values: unsolved, all"), "{}", refused.stderr());
+    assert_eq!(server.served(), 0);
+    let done = investigate(&job, &server, &["--only", "unsolved"]).expect(0);
+    assert!(done.stdout().contains("1 trial with new findings"), "{}", done.stdout());
+    assert!(episode(&job.dir().join("eval-log"), "agent/set/bad__1")["findings"].is_object());
+}
