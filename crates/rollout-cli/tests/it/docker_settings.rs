@@ -100,6 +100,15 @@ fn a_job_that_names_no_environment_runs_on_docker_where_an_engine_answers_and_na
 }
 
 #[test]
+fn a_dry_run_of_a_job_that_names_no_environment_shows_the_engine_that_answers() {
+    let job = job().set("environment", json!({})).env("DOCKER_HOST", TestEngine::shared().host());
+    let job = job.task(TestTask::new("dry")).oracle();
+    let shown = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0).stdout();
+    assert!(shown.contains("provider  docker 20"), "{shown}");
+    assert!(!job.dir().exists());
+}
+
+#[test]
 fn the_default_network_is_the_engines_bridge() {
     let (interfaces, finished) = printed("bridge", json!({}), "ls /sys/class/net");
     assert_eq!(interfaces, "eth0\nlo\n");
