@@ -450,8 +450,9 @@ mod tests {
         for place in places {
             assert_eq!(set.examples.input(place as u32).await.unwrap(), inputs[place]);
         }
-        let (few, many) = (set.examples.read_ahead(0).unwrap(), set.examples.read_ahead(100).unwrap());
-        assert_eq!((few.texts.len(), many.texts.len()), (17, READ_AHEAD));
+        let [large, small] = [0, 100].map(|start| set.examples.read_ahead(start).unwrap().texts.len());
+        assert!((2..READ_AHEAD).contains(&large), "{large}");
+        assert_eq!(small, READ_AHEAD);
     }
 
     #[test]
