@@ -136,8 +136,8 @@ impl Unfinished {
         self.dir.join("layer")
     }
 
-    /// Makes the written layer the current one and returns its path.
-    pub(crate) fn finish(self) -> io::Result<PathBuf> {
+    /// Makes the written layer the current one and returns its path. Blocks.
+    pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let id = &unique_id()[..ID_CHARS];
         let layer = lock.slot.dir.join(id);
@@ -145,19 +145,28 @@ impl Unfinished {
         let link = self.dir.join("current");
         symlink(id, &link)?;
         fs::rename(link, current_layer(&lock.slot.dir))?;
+        // Not in the background: the time of the slot's directory is that of its last use.
+        if let Some(remove) = self.removal() {
+            remove();
+        }
         Ok(layer)
+    }
+
+    /// The removal of its files and then of the lock; None if it was taken before.
+    fn removal(&mut self) -> Option<impl FnOnce() + Send + 'static> {
+        let (dir, lock) = (std::mem::take(&mut self.dir), self.lock.take()?);
+        Some(move || {
+            if let Err(error) = remove_tree(&dir) {
+                tracing::warn!(dir = %dir.display(), %error, "cannot remove the files of a build");
+            }
+            drop(lock);
+        })
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        let (dir, lock) = (std::mem::take(&mut self.dir), self.lock.take());
-        let remove = move || {
-            if let Err(error) = remove_tree(&dir) {
-                tracing::warn!(dir = %dir.display(), %error, "cannot remove the files of a build");
-            }
-            drop(lock);
-        };
+        let Some(remove) = self.removal() else { return };
         // A cancelled build is dropped on a thread that must not block on removing a large tree.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
