@@ -144,21 +144,6 @@ impl std::fmt::Display for Demand {
     }
 }
 
-/// The message for an image that must be built although there is no Dockerfile.
-pub(crate) fn no_dockerfile(path: &Path, docker_image: Option<&str>) -> String {
-    let path = path.display();
-    match docker_image {
-        Some(image) => {
-            format!(
-                "there is no {path}, which `force_build` needs: write one, or remove `force_build` to use {image}"
-            )
-        }
-        None => format!(
-            "there is no {path}: write one, or name an image as environment.docker_image in task.toml"
-        ),
-    }
-}
-
 /// Why an image cannot be prepared, found before trying.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageProblem {
@@ -194,6 +179,21 @@ pub struct ImageRequest<'a> {
     pub force_build: bool,
     /// The path of the build log, if something is built. Its directory may not exist yet.
     pub log: &'a Path,
+}
+
+impl ImageRequest<'_> {
+    /// The error for an image that must be built although there is no Dockerfile at this path.
+    pub fn no_dockerfile(&self, path: &Path) -> EnvironmentError {
+        let path = path.display();
+        EnvironmentError::Build(match self.docker_image {
+            Some(image) => format!(
+                "there is no {path}, which `force_build` needs: write one, or remove `force_build` to use {image}"
+            ),
+            None => format!(
+                "there is no {path}: write one, or name an image as environment.docker_image in task.toml"
+            ),
+        })
+    }
 }
 
 /// The definition of a task's environments.

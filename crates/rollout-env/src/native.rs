@@ -26,7 +26,7 @@ use crate::{
     config::EnvironmentConfig,
     environment::{
         Demand, Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage,
-        Provider, no_dockerfile,
+        Provider,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -145,7 +145,7 @@ impl Native {
         let context = request.context;
         let dockerfile = context.join("Dockerfile");
         if !dockerfile.exists() {
-            return Err(EnvironmentError::Build(no_dockerfile(&dockerfile, request.docker_image)));
+            return Err(request.no_dockerfile(&dockerfile));
         }
         let log_error = |error: io::Error| {
             EnvironmentError::Start(format!("cannot write the build log {}: {error}", request.log.display()))

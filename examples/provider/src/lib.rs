@@ -1,4 +1,4 @@
-//! An environment provider as anybody can write one: containers by the `docker` command.
+//! An environment provider that users can write themselves: containers by the `docker` command.
 //!
 //! Three things make it short. The command's builder builds each content once and keeps it, so there is no cache
 //! here. The library's [`guest`] does all that trials want inside a container, over the streams of `docker run`.
@@ -115,7 +115,7 @@ impl DockerCommand {
         let context = request.context;
         let dockerfile = context.join("Dockerfile");
         if !tokio::fs::try_exists(&dockerfile).await.unwrap_or(false) {
-            return Err(EnvironmentError::Build(format!("there is no {}", dockerfile.display())));
+            return Err(request.no_dockerfile(&dockerfile));
         }
         let failed = |error: io::Error| EnvironmentError::Start(format!("cannot build: {error}"));
         let id = tempfile::NamedTempFile::new().map_err(failed)?.into_temp_path();

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     blocking::blocking,
     compose::BuildOptions,
-    environment::{EnvironmentError, ImageRequest, Origin, no_dockerfile},
+    environment::{EnvironmentError, ImageRequest, Origin},
     guest,
 };
 
@@ -276,7 +276,7 @@ impl Images {
         let file = options.dockerfile.clone().unwrap_or_else(|| "Dockerfile".to_owned());
         let dockerfile = dir.join(&file);
         let platform = settings.platform.clone().unwrap_or_default();
-        let missing = no_dockerfile(&dockerfile, request.docker_image);
+        let missing = request.no_dockerfile(&dockerfile);
         let read = blocking(move || {
             if !dockerfile.exists() {
                 return Ok(Err(missing));
@@ -285,11 +285,9 @@ impl Images {
             let hash = context.hash(&platform, &options)?;
             Ok(Ok(OpenedContext { context, hash, options, platform }))
         });
-        read.await
-            .map_err(|error| {
-                EnvironmentError::Build(format!("cannot read the build context: {}", chain(&error)))
-            })?
-            .map_err(EnvironmentError::Build)
+        read.await.map_err(|error| {
+            EnvironmentError::Build(format!("cannot read the build context: {}", chain(&error)))
+        })?
     }
 
     /// Builds a task's Dockerfile, unless the same content was built before.

@@ -12,7 +12,7 @@ use crate::{
     blocking::blocking,
     compose::BuildOptions,
     docker::BuildContext,
-    environment::{EnvironmentError, ImageRequest, no_dockerfile},
+    environment::{EnvironmentError, ImageRequest},
     guest,
 };
 
@@ -93,7 +93,7 @@ impl ImageSource {
         let dir = request.context.to_owned();
         let path = dir.join("Dockerfile");
         if !path.exists() {
-            return Err(EnvironmentError::Build(no_dockerfile(&path, request.docker_image)));
+            return Err(request.no_dockerfile(&path));
         }
         let opened = blocking(move || open(&dir)).await;
         let (text, context, hash) = opened.map_err(|error| EnvironmentError::Build(error.to_string()))?;
