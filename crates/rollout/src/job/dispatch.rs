@@ -221,9 +221,8 @@ impl Job {
         .await
         .map_err(JobError::panicked)??;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
-        for message in settling.settle().await {
-            let _ = events.send(Event::Warning { message });
-        }
+        let warnings = settling.settle().await.into_iter().map(|message| Event::Warning { message });
+        warnings.for_each(|warning| drop(events.send(warning)));
         Ok(result)
     }
 }
