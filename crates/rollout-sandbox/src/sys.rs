@@ -96,7 +96,7 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
 /// Resets the signals of the helper, whose parent may ignore some. Only SIGPIPE stays ignored, so that writing to a
 /// closed pipe is an error.
 ///
-/// Done once: 64 calls for each command would be a hundredth of the CPU time of a short trial.
+/// Done once, because 64 calls for each command are noticeable in short trials.
 pub(crate) fn reset_signals() {
     for signal in (1..=64).filter(|signal| *signal != libc::SIGPIPE) {
         reset_signal(signal);

@@ -2,8 +2,8 @@
 //!
 //! The loader writes addresses into the constants of a program, about 2 MB of a large one, and then makes them
 //! read-only. These pages belong to the process alone, so every fork copies their page tables and every exit frees
-//! them: a tenth of the CPU time of a short trial. Mapped from a file instead, they are shared and only looked up when
-//! they are used.
+//! them: 7 % of the CPU time of a short trial. Mapped from a file instead, they are shared and only looked up when they
+//! are used.
 
 use std::{
     fs::{self, File},
