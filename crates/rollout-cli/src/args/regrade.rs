@@ -44,7 +44,7 @@ pub(crate) struct Regrade {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Also grade trials whose agent left processes running during the tests, although processes are not kept
+    /// Also grade trials whose agent left processes running; these processes do not run during the new tests
     #[arg(long)]
     pub ignore_processes: bool,
 

@@ -184,7 +184,7 @@ pub(crate) struct View {
     #[arg(value_name = "DIR", default_value = "jobs")]
     pub directory: PathBuf,
 
-    /// The address to listen at; port 0 means any free port
+    /// The address to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub bind: SocketAddr,
 
