@@ -73,7 +73,8 @@ rollout_settings::settings! {
         pub(super) registry: String = filled()
             .kind("`host[:port][/path]`")
             .required("name a registry that you can push to and the nodes can pull from"),
-        /// Registries, as `host:port`, that are reached by plain HTTP. Loopback addresses always are.
+        /// Registries, as `host:port`, that are reached by plain HTTP. Loopback addresses are always reached by plain
+        /// HTTP.
         pub(super) insecure_registries: Vec<String> = texts().kind("list of `host:port`"),
         /// What builds Dockerfiles: `docker`, an engine that is found as for `type: docker`.
         pub(super) builder: ImageBuilder = word(&BUILDERS).default(ImageBuilder::Docker),

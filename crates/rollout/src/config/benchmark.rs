@@ -63,15 +63,15 @@ rollout_settings::settings! {
         ///
         /// The waits are 0.5 s, 1 s, 2 s and so on.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
-        /// With `parallel`: how many questions run at the same time; 4 when absent.
-        pub max_workers: NonZeroU32 = count(1).unhashed(),
-        /// The tools that the model may use: `web:search`, `vm:*`.
+        /// How many questions run at the same time with `parallel`, by default 4. Without `parallel`, it has no effect.
+        pub max_workers: NonZeroU32 = count(1).unset("4 with `parallel`").unhashed(),
+        /// The tools that the model may use, such as `web:search` or `vm:*`.
         ///
         /// See [tools](#tools).
         pub available_tools: Vec<String> = texts().or_empty(),
         /// The system prompt, as text or as a list of lines. Rollout's default prompt when empty.
         pub system_prompt: String = prompt().or_empty().unset("Rollout's default prompt"),
-        /// A file with the system prompt, used instead; found in the same way as `data_path`.
+        /// A file with the system prompt, which replaces `system_prompt`. It is found in the same way as `data_path`.
         ///
         /// If the file does not exist, there is a warning.
         pub system_prompt_file: Option<PathBuf> = input(|_| false).beside(
@@ -104,22 +104,23 @@ rollout_settings::settings! {
         pub evaluator_extra_params: Map<String, Value> = values(),
         /// Whether the judge also sees the question.
         pub evaluator_include_question: bool = flag(false),
-        /// The kinds of tools for which each question gets a session: `doc`, `code`.
+        /// The kinds of tools for which each question gets a session, such as `doc` or `code`.
         pub resource_types: Vec<String> = texts().or_empty(),
-        /// The settings of these sessions, by kind, under `content`.
+        /// The settings of these sessions: for each kind, a mapping with the settings under `content`.
         ///
         /// Relative paths start at this file; if they do not exist there, the tool server resolves them.
         pub resource_init_configs: IndexMap<String, Map<String, Value>> = maps(),
-        /// The URL of the tool server. Ignored with `sandbox_auto_start`.
+        /// The URL of the tool server. Not used with `sandbox_auto_start`, which rejects the URL of another machine.
         pub sandbox_server_url: String = url().filter(|text| is_filled(text)).default("http://127.0.0.1:18890".to_owned()).unhashed(),
         /// The token of the tool server, if it requires one.
         pub sandbox_token: Option<EnvValue> = key().unhashed(),
         /// Whether a tool server is started for the run.
         ///
         /// It has its own free port and token, exits with the run, and may read the paths in `resource_init_configs`,
-        /// and the paths in questions that are below the folder of their file.
+        /// and paths in questions if they are below the folder of the file of questions.
         pub sandbox_auto_start: bool = flag(false).unhashed(),
-        /// The configuration of that tool server; found in the same way as `data_path`.
+        /// The configuration of the tool server that `sandbox_auto_start` starts. It is found in the same way as
+        /// `data_path`.
         pub sandbox_config_path: Option<PathBuf> = input(|root| {
             root.node("sandbox_auto_start").is_some_and(|node| matches!(node.value, rollout_settings::Value::Bool(true)))
         })

@@ -94,7 +94,7 @@ rollout_settings::settings! {
             .unset("`tool_use` with tools, `multi_turn` with a user, else `single_turn`")
             .beside(
                 "max_turns",
-                "The maximum number of turns.\n\nWithout this and without `max_turns` in `limits`: 1, 10 with tools, or 50 with a user.",
+                "The maximum number of turns.\n\nIf neither this nor `max_turns` in `limits` is set, the maximum is 1, or 10 with tools, or 50 with a user.",
                 some_count::<u32>(),
             ),
         /// The tools that the model may call.

@@ -305,7 +305,7 @@ rollout_settings::settings! {
             .unset("false; true for Harbor"),
         /// What happens to processes that the agent left running.
         ///
-        /// It happens when verification starts.
+        /// They are kept or killed when verification starts.
         pub agent_processes: AgentProcesses = word(&AGENT_PROCESSES).default(AgentProcesses::Keep),
         /// Where test.sh runs.
         ///

@@ -20,7 +20,7 @@ use rollout_settings::{
 /// A condition that ends a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopConfig {
-    /// The `stop_condition` of a rollout that it ends.
+    /// The `stop_condition` of rollouts that this entry ends.
     pub name: String,
     /// When it is met.
     pub when: StopWhen,
@@ -47,7 +47,8 @@ pub enum StopWhen {
 rollout_settings::settings! {
     /// A condition that ends a rollout.
     pub(super) struct StopKeys {
-        /// The `stop_condition` of a rollout that it ends; its kind, or the name of the function, when absent.
+        /// The `stop_condition` of rollouts that this entry ends; when absent, the kind of the entry, or the name of
+        /// the function.
         name: Option<String> = filled().optional(),
         /// A text that the model's last message contains.
         contains: Option<String> = filled().optional(),

@@ -107,8 +107,8 @@ rollout_settings::settings! {
         python: Option<String> = function_name().optional(),
         /// Arguments that are hidden from the model, each with its path in the rollout.
         ///
-        /// Such as `hidden: {database: info.database, session: trajectory_id}`: `info`, `answer`, `example_id`, a
-        /// column of the dataset or a field of the state, optionally followed by keys.
+        /// For example `hidden: {database: info.database, session: trajectory_id}`. A path is `info`, `answer`,
+        /// `example_id`, a column of the dataset or a field of the state, optionally followed by keys.
         hidden: IndexMap<String, String> = hidden(),
         /// An MCP server, with all its tools.
         ///

@@ -93,7 +93,8 @@ rollout_settings::settings! {
         pub(super) user: Option<String> = user(),
         /// Commands that prepare artifacts after the agent has ended.
         ///
-        /// Tables with `command`, and optionally `timeout_sec`, `user` and `service`. A failure is a note.
+        /// Each is a table with `command`, and optionally `timeout_sec`, `user` and `service`. A failure is recorded in
+        /// `notes`.
         pub(super) collect: Vec<CollectConfig> = list(entry::<CollectKeys>, |section, key| {
             Some(section.sections::<CollectKeys>(key).iter().filter_map(collect).collect())
         }),
@@ -153,8 +154,8 @@ rollout_settings::settings! {
         pub(super) healthcheck: Option<HealthcheckConfig> = some_section::<HealthcheckKeys>().optional(),
         /// The network of the environment.
         ///
-        /// `public`: the job's. `no-network`: loopback only. `allowlist`: the hosts in `allowed_hosts`, through a
-        /// proxy. See [networks](#networks).
+        /// `public`: the network of the job. `no-network`: loopback only. `allowlist`: the hosts in `allowed_hosts`,
+        /// through a proxy. See [networks](#networks).
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the job's"),
         /// The hosts that can be reached: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
         pub(super) allowed_hosts: Vec<String> = hosts(),
