@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
     /// Waiting for the end of its first process failed.
-    #[error("cannot find out whether the sandbox has ended")]
+    #[error("cannot check whether the sandbox has ended")]
     Lifetime(#[source] io::Error),
     /// Its files could not be removed.
     #[error("cannot remove the sandbox's directory {path}")]
@@ -47,7 +47,7 @@ pub enum KeepError {
     Stop(#[source] DestroyError),
     /// The changes are in memory and are lost with the sandbox.
     #[error(
-        "the sandbox's changes are only in memory, because {state_dir} cannot hold an overlay; \
+        "the sandbox's changes are only in memory, because overlayfs does not work in {state_dir}; \
          use a state directory on a disk file system"
     )]
     InMemory {

@@ -65,7 +65,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
     }
     if !probe.upper_on_disk {
         notes.push(format!(
-            "{} cannot hold an overlay, so files of environments are kept in memory; put the state directory on a \
+            "overlayfs does not work in {}, so files of environments are kept in memory; put the state directory on a \
              disk file system",
             state_dir.display()
         ));
@@ -134,7 +134,7 @@ mod tests {
         let support = support(&probe, &Controllers::default(), Path::new("/state"));
         insta::assert_snapshot!(support.notes.join("\n"), @"
         without root privileges, environments have only the user root and cannot change the host's files in /usr
-        /state cannot hold an overlay, so files of environments are kept in memory; put the state directory on a disk file system
+        overlayfs does not work in /state, so files of environments are kept in memory; put the state directory on a disk file system
         on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them
         limits on CPUs are not enforced: cannot create cgroups for them
         limits on memory are not enforced: cannot create cgroups for them

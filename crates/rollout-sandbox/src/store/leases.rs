@@ -98,7 +98,7 @@ pub(super) fn set_last_use(entry: &Path, time: SystemTime) {
     if let Err(error) = fs::File::open(entry).and_then(|dir| dir.set_modified(time))
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::debug!(entry = %entry.display(), %error, "cannot note the use of a layer");
+        tracing::debug!(entry = %entry.display(), %error, "cannot record the use of a layer");
     }
 }
 
