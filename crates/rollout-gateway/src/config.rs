@@ -17,7 +17,7 @@ use crate::{dialect::Dialect, prices};
 /// How a [`Gateway`](crate::Gateway) runs. The default has no limits.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// The address to listen at. The default is a free port of loopback.
+    /// The address to listen on. The default is a free port of loopback.
     pub address: SocketAddr,
     /// What tokens cost. The default is [`known_prices`](crate::known_prices).
     pub prices: Prices,
@@ -160,7 +160,7 @@ impl SessionSpec {
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The address is not available.
-    #[error("cannot listen at {address}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -168,7 +168,7 @@ pub enum GatewayError {
         source: io::Error,
     },
     /// TLS or name resolution cannot be set up on this machine.
-    #[error("no HTTP client can be set up on this machine")]
+    #[error("cannot set up the HTTP client")]
     Setup(#[source] reqwest::Error),
     /// The record cannot be written.
     #[error("cannot write the record of model calls {}", path.display())]

@@ -21,7 +21,7 @@ pub(in super::super) fn read_request(
         return Err(TranslationError::unsupported("n", "only one answer can be requested", "Leave `n` out."));
     }
     if body.take("audio").is_some() {
-        return Err(TranslationError::unsupported("audio", "it has no spoken answers", "Ask for text."));
+        return Err(TranslationError::unsupported("audio", "audio output is not supported", "Request text."));
     }
     let mut conversation = Conversation {
         model: body.text("model")?.unwrap_or_default(),

@@ -142,7 +142,7 @@ fn read_part(
             false => parts.push(Part::Text(text)),
         }
     } else if part.has("executableCode") || part.has("codeExecutionResult") {
-        notes.add("codeExecution", "what the provider's own tools did is left out");
+        notes.add("codeExecution", "calls and results of the provider's own tools were left out");
         return Ok(());
     }
     part.ignore(&["videoMetadata", "mediaResolution"]);
@@ -168,7 +168,7 @@ fn read_data(mut data: Object) -> Result<Part, TranslationError> {
         return Err(TranslationError::unsupported(
             &data.path("mimeType"),
             "only images and documents are supported",
-            "Leave sound and video out.",
+            "Remove audio and video.",
         ));
     }
     // Google's library for Python writes base64 for URLs, which other providers reject.

@@ -61,7 +61,7 @@ pub(in super::super) fn write_request(
             body.insert("toolConfig".to_owned(), json!({"functionCallingConfig": config}));
         }
         if conversation.parallel == Some(false) {
-            notes.add("parallel_tool_calls", "Gemini cannot be kept from making several calls at once");
+            notes.add("parallel_tool_calls", "Gemini has no setting that forbids several calls at once");
         }
     }
     if !config.is_empty() {
@@ -115,7 +115,7 @@ fn write_config(
                 asked.extend(level.map(|level| ("thinkingLevel".to_owned(), json!(level))));
             }
             GeminiThinking::Never => {
-                notes.add("reasoning", "left out: this model is not known to think on request")
+                notes.add("reasoning", "left out: it is unknown whether this model supports reasoning")
             }
         }
         if thinking != GeminiThinking::Never {
@@ -157,7 +157,7 @@ fn write_turn(turn: Turn, needs_signature: bool, notes: &mut Notes) -> Option<Va
                 if needs_signature && is_first && signature.is_none() {
                     notes.add(
                         "thoughtSignature",
-                        "a lost signature was replaced by the one that turns the check off",
+                        "a missing signature was replaced by the value that turns off the check",
                     );
                     signature = Some(NO_SIGNATURE.to_owned());
                 }

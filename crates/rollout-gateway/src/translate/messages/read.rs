@@ -208,7 +208,7 @@ fn read_block(mut block: Object, notes: &mut Notes) -> Result<Option<Part>, Tran
         | "tool_search_tool_result"
         | "container_upload"
         | "compaction" => {
-            notes.add(&kind, "what the provider's own tools did is left out");
+            notes.add(&kind, "calls and results of the provider's own tools were left out");
             return Ok(None);
         }
         _ => return Err(block.unsupported_type(&kind)),
@@ -266,7 +266,7 @@ fn read_tool(mut tool: Object, notes: &mut Notes) -> Result<Option<ToolSpec>, Tr
         if run_by_client.iter().any(|start| kind.starts_with(start)) {
             return Err(TranslationError::unsupported(
                 &tool.path("type"),
-                &format!("only Claude knows the arguments of `{}`", shown(&kind)),
+                &format!("only Claude models support `{}`", shown(&kind)),
                 "Declare the tool with an `input_schema`.",
             ));
         }

@@ -117,7 +117,7 @@ pub(in super::super) fn write_request(
     if stop.len() < conversation.stop.len() {
         return Err(TranslationError::unsupported(
             "stop",
-            "Messages takes no stop sequence of white space only",
+            "Messages rejects stop sequences that contain only white space",
             "Use another stop sequence.",
         ));
     }
@@ -169,7 +169,7 @@ fn thinking(
     }
     let choice = conversation.choice.as_ref();
     if choice.is_some_and(|choice| choice.mode == ChoiceMode::Required) {
-        notes.add("reasoning", "left out: Messages does not think when a tool must be called");
+        notes.add("reasoning", "left out: Messages does not support thinking if a tool call is required");
         return None;
     }
     match claude_thinking(&conversation.model) {
@@ -186,7 +186,7 @@ fn thinking(
             let budget = budget.unwrap_or_else(|| budget_of(effort.as_deref().unwrap_or("medium")));
             let budget = budget.min(max_tokens.saturating_sub(1)).max(LEAST_BUDGET);
             if budget >= max_tokens {
-                notes.add("reasoning", "left out: the limit of tokens leaves no room for thoughts");
+                notes.add("reasoning", "left out: the token limit is too low for thinking");
                 return None;
             }
             Some((json!({"type": "enabled", "budget_tokens": budget}), None))
@@ -196,7 +196,7 @@ fn thinking(
             None
         }
         ClaudeThinking::Never => {
-            notes.add("reasoning", "left out: this model is not known to think on request");
+            notes.add("reasoning", "left out: it is unknown whether this model supports reasoning");
             None
         }
     }

@@ -203,7 +203,7 @@ fn read_item(
         | "mcp_list_tools"
         | "mcp_approval_request"
         | "mcp_approval_response" => {
-            notes.add(&kind, "what the provider's own tools did is left out");
+            notes.add(&kind, "calls and results of the provider's own tools were left out");
             return Ok(());
         }
         "item_reference" => {

@@ -42,7 +42,7 @@ pub(super) fn read_tool(
                     kind: ToolKind::ToolSearch,
                 },
             }),
-            _ => notes.add("tools", "the provider's `tool_search` was left out: all tools are there at once"),
+            _ => notes.add("tools", "the provider's `tool_search` was left out: all tools are declared at once"),
         },
         "local_shell" => tools.push(ToolSpec {
             name: LOCAL_SHELL.to_owned(),

@@ -76,7 +76,7 @@ pub(in super::super) fn write_request(
         put("include", json!(["reasoning.encrypted_content"]));
     } else {
         if conversation.reasoning.is_some() {
-            notes.add("reasoning", "the model decides by itself how much it thinks");
+            notes.add("reasoning", "left out: it is unknown whether this model supports reasoning");
         }
         put("temperature", json!(sampling.temperature));
         put("top_p", json!(sampling.top_p));

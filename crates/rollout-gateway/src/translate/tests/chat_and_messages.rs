@@ -76,7 +76,7 @@ fn claude_code_talks_to_chat_completions() {
     insta::assert_snapshot!(translated.notes.join("\n"), @"
     `tools`: a tool of type `web_search_20250305` was left out
     `fallbacks`: not translated
-    `reasoning`: the model decides by itself how much it thinks
+    `reasoning`: left out: it is unknown whether this model supports reasoning
     ");
     assert!(translated.stream);
 }
@@ -162,7 +162,7 @@ fn a_chat_agent_talks_to_messages() {
     "#);
     insta::assert_snapshot!(translated.notes.join("\n"), @"
     `logit_bias`: not translated
-    `reasoning`: left out: Messages does not think when a tool must be called
+    `reasoning`: left out: Messages does not support thinking if a tool call is required
     `temperature`: lowered to 1, the maximum of Messages
     `seed`: Messages has no such parameter
     ");
@@ -265,13 +265,13 @@ fn what_cannot_be_translated_is_refused_by_name() {
     ];
     insta::assert_snapshot!(refusals.join("\n"), @"
     `n` cannot be translated for this model server: only one answer can be requested. Leave `n` out.
-    `stop` cannot be translated for this model server: Messages takes no stop sequence of white space only. Use another stop sequence.
+    `stop` cannot be translated for this model server: Messages rejects stop sequences that contain only white space. Use another stop sequence.
     `messages[0].content[0].type` cannot be translated for this model server: content of type `input_audio` is not supported. Send text or images.
     `messages[0].content[0].file` cannot be translated for this model server: files that are stored at a provider cannot be read. Send `file_data`.
     invalid body: `messages[0].role` is unknown
     invalid body: `body` must be an object
     `mcp_servers` cannot be translated for this model server: the provider would have to call these servers. Let the agent connect to its MCP servers itself.
-    `tools[0].type` cannot be translated for this model server: only Claude knows the arguments of `bash_20250124`. Declare the tool with an `input_schema`.
+    `tools[0].type` cannot be translated for this model server: only Claude models support `bash_20250124`. Declare the tool with an `input_schema`.
     `messages[0].content[0].type` cannot be translated for this model server: content of type `hologram` is not supported. Send text or images.
     invalid body: `messages[0].content` must be a text or a list
     ");

@@ -60,7 +60,7 @@ fn gemini_cli_talks_to_messages() {
     "#);
     insta::assert_snapshot!(translated.notes.join("\n"), @"
     `tools[].googleSearch`: not translated
-    `reasoning`: left out: Messages does not think when a tool must be called
+    `reasoning`: left out: Messages does not support thinking if a tool call is required
     `thoughts`: left out: this upstream takes only thoughts that it signed
     `top_p`: newer models take only one of `temperature` and `top_p`
     `seed`: Messages has no such parameter
@@ -160,8 +160,8 @@ fn other_clients_talk_to_gemini() {
     generationConfig: {"maxOutputTokens":9,"stopSequences":["END"],"responseMimeType":"application/json","thinkingConfig":{"thinkingLevel":"low","includeThoughts":true}}
     "#);
     insta::assert_snapshot!(new.notes.join("\n"), @"
-    `thoughtSignature`: a lost signature was replaced by the one that turns the check off
-    `parallel_tool_calls`: Gemini cannot be kept from making several calls at once
+    `thoughtSignature`: a missing signature was replaced by the value that turns off the check
+    `parallel_tool_calls`: Gemini has no setting that forbids several calls at once
     ");
     let old = translated(Dialect::Chat, Dialect::Gemini, "gemini-2.5-pro", body);
     assert_eq!(
@@ -316,6 +316,6 @@ fn what_only_google_has_is_refused() {
     `generationConfig.candidateCount` cannot be translated for this model server: only one answer can be requested. Leave `candidateCount` out.
     `generationConfig.responseModalities` cannot be translated for this model server: this model server answers with text only. Ask for text.
     `contents[0].parts[0].fileData` cannot be translated for this model server: files that are stored at a provider cannot be read. Send `inlineData`.
-    `contents[0].parts[0].inlineData.mimeType` cannot be translated for this model server: only images and documents are supported. Leave sound and video out.
+    `contents[0].parts[0].inlineData.mimeType` cannot be translated for this model server: only images and documents are supported. Remove audio and video.
     ");
 }

@@ -85,7 +85,7 @@ fn codex_talks_to_messages() {
     "#);
     insta::assert_snapshot!(translated.notes.join("\n"), @"
     `tools`: a tool of type `web_search` was left out
-    `web_search_call`: what the provider's own tools did is left out
+    `web_search_call`: calls and results of the provider's own tools were left out
     `text.verbosity`: not translated
     `reasoning`: left out: the client does not send signed thoughts back
     `thoughts`: left out: this upstream takes only thoughts that it signed
