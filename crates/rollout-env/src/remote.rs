@@ -262,7 +262,7 @@ impl Provider for Remote {
         let mut notes = vec![
             format!("the limit on processes is not enforced: {name} has no setting for it"),
             format!("installations of agents are not stored: {name} has no snapshots here"),
-            "CPUs and memory of tasks are rounded up to a size that is sold".to_owned(),
+            "CPUs and memory of tasks are rounded up to a size that the vendor offers".to_owned(),
         ];
         notes.push(format!("terminals are opened with the program of {name}, not with `rollout attach`"));
         notes.extend(self.cloud.backend.refusal(Demand::NoNetwork));
@@ -310,7 +310,7 @@ impl Provider for Remote {
         let size = self.cloud.backend.size(wanted).map_err(EnvironmentError::Resources)?;
         let image = self.sized(&spec.image.reference, size).await?;
         let plan = self.plan(&spec, size, image).map_err(|error| {
-            EnvironmentError::Start(format!("cannot make the secrets of a sandbox: {error}"))
+            EnvironmentError::Start(format!("cannot create the secrets of a sandbox: {error}"))
         })?;
         let facts = Facts {
             network: if plan.no_network { "none" } else { "open" }.to_owned(),

@@ -296,7 +296,7 @@ impl DockerEnvironment {
     /// Directories below `/logs` are created again for each trial.
     async fn own_volume(&self) -> Result<Option<String>, EnvironmentError> {
         let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
-            EnvironmentError::Lost(failure::away("look for the volumes of a container", &error))
+            EnvironmentError::Lost(failure::away("list the volumes of a container", &error))
         })?;
         let mounted =
             found.mounts.unwrap_or_default().into_iter().filter(|mount| match mount.typ.as_deref() {
@@ -354,7 +354,7 @@ impl Environment for DockerEnvironment {
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
         let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
-            EnvironmentError::Lost(failure::away("ask for the address of a container", &error))
+            EnvironmentError::Lost(failure::away("read the address of a container", &error))
         })?;
         let networks = found.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
         Ok(networks

@@ -17,7 +17,7 @@ pub(super) async fn set(
 ) -> Result<(), EnvironmentError> {
     let lost = |step: &'static str| move |error: Error| EnvironmentError::Lost(failure::away(step, &error));
     let found = engine.api().inspect_container(container, None).await;
-    let found = found.map_err(lost("look for the network of a container"))?;
+    let found = found.map_err(lost("find the network of a container"))?;
     let networks = found.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
     let is_connected = networks.contains_key(network);
     if network == "none" || is_connected == connected {

@@ -36,7 +36,7 @@ impl ImageTimes {
             fs::File::create(&path).map(drop)
         });
         if let Err(error) = touched.await {
-            tracing::debug!(%error, "cannot note the use of an image");
+            tracing::debug!(%error, "cannot record the use of an image");
         }
     }
 

@@ -167,7 +167,7 @@ async fn create(
             return Err(failure);
         }
         // The trial may be cancelled.
-        let _ = waits.send(format!("its pod to be created: {failure}"));
+        let _ = waits.send(format!("the creation of its pod: {failure}"));
         sleep(wait).await;
         wait = (wait * 2).min(LAST_WAIT);
     }

@@ -75,7 +75,7 @@ impl PodView {
             });
         }
         let Some(pod) = self.pod() else {
-            return Start::Waits("the pod to be seen by the cluster".to_owned());
+            return Start::Waits("the first state of its pod".to_owned());
         };
         if let Some(message) = unschedulable(pod) {
             return Start::Waits(format!("a node: {message}"));

@@ -272,7 +272,7 @@ impl CloudWork {
                     let again = self.delete_one(&id).await;
                     let reason = match again {
                         Ok(()) if check < CHECKS => continue,
-                        Ok(()) => "the vendor confirms its deletion, and lists it".to_owned(),
+                        Ok(()) => "the vendor confirmed the deletion, but still lists the sandbox".to_owned(),
                         Err(error) => error.to_string(),
                     };
                     self.left.lock().unwrap_or_else(PoisonError::into_inner).push((id, reason));

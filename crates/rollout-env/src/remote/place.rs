@@ -302,7 +302,7 @@ impl GuestPlace for RemoteSandbox {
 
     async fn exec_on_terminal(&self, _argv: &[&str], _terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
         Err(EnvironmentError::Command(format!(
-            "the sandbox {} runs at {}; its own program opens a shell: {}",
+            "`rollout attach` cannot open a shell in the sandbox {} at {}; run: {}",
             self.id,
             self.cloud.name,
             self.cloud.backend.shell_command(&self.id)

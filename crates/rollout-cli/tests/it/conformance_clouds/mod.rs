@@ -121,7 +121,7 @@ impl Subject for Cloud {
             Ability::Snapshots => Some("installations of agents are not stored"),
             Ability::Terminals => Some("terminals are opened with the program of"),
             Ability::FractionsOfCpus => {
-                self.lacks.contains(&ability).then_some("rounded up to a size that is sold")
+                self.lacks.contains(&ability).then_some("rounded up to a size that the vendor offers")
             }
             Ability::NoNetwork => {
                 self.lacks.contains(&ability).then_some("does not support environments without a network")

@@ -153,7 +153,7 @@ pub(super) async fn sized(api: &Api, base: &Template, size: SandboxSize) -> Resu
     let build = built.map_err(|failure| match failure {
         Failure::Call(error) => error,
         Failure::Build { text, .. } => {
-            CloudError::Build(format!("E2B cannot make another size of it: {text}"))
+            CloudError::Build(format!("E2B cannot build the template in another size: {text}"))
         }
     })?;
     Ok(Template { name, build })

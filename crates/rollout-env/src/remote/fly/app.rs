@@ -64,7 +64,7 @@ pub(super) async fn ensure(api: &Api, name: Option<&str>, org: &str) -> Result<S
     };
     give_address(api, &app).await.map_err(|error| match error {
         CloudError::Missing(text) | CloudError::Refused(text) => CloudError::Refused(format!(
-            "cannot give the app {app} an address: {text}; `fly ips allocate-v4 --shared --app {app}` does"
+            "cannot give the app {app} an address: {text}; run `fly ips allocate-v4 --shared --app {app}`"
         )),
         error => error,
     })?;

@@ -113,7 +113,7 @@ impl Client {
             Some(key) => key.clone(),
             None => uuid(
                 &super::super::random_hex()
-                    .map_err(|error| CloudError::Refused(format!("cannot name a call: {error}")))?,
+                    .map_err(|error| CloudError::Refused(format!("cannot create a call id: {error}")))?,
             ),
         };
         let mut is_repeated = false;

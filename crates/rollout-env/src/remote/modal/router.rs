@@ -47,7 +47,7 @@ impl Router {
     /// Starts a command whose standard streams are the connection.
     pub(super) async fn start(&self, command: Vec<String>) -> Result<GuestStream, Status> {
         let id = super::super::random_hex()
-            .map_err(|error| Status::failed_precondition(format!("cannot name a command: {error}")))?;
+            .map_err(|error| Status::failed_precondition(format!("cannot create a command id: {error}")))?;
         let exec_id = uuid(&id);
         let start = TaskExecStartRequest {
             task_id: self.task_id.clone(),
