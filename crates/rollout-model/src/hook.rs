@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 /// implemented for every suitable closure; there is nothing to implement by hand.
 #[diagnostic::on_unimplemented(
     message = "this closure cannot be stored and called on any thread",
-    note = "it has to be `async |…| …`, what it captures `Clone + Send + Sync + 'static`, and what it holds over an `await` `Send`"
+    note = "write `async |…| …`; captured values must be `Clone + Send + Sync + 'static`, and values that are used after an `await` must be `Send`"
 )]
 pub trait AsyncHook<'a, Arguments, T>: Send + Sync + 'static {
     /// Calls the closure.

@@ -231,7 +231,7 @@ pub enum JournalError {
         found: u32,
     },
     /// The file was removed or replaced while the job ran.
-    #[error("the journal {} was removed while the job ran; what was recorded since is lost", path.display())]
+    #[error("the journal {} was removed while the job ran; the results since then are lost", path.display())]
     Removed {
         /// The journal.
         path: PathBuf,

@@ -50,7 +50,7 @@ pub enum ViewError {
     #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// The address cannot be used.
-    #[error("cannot listen at {address}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: std::net::SocketAddr,

@@ -268,7 +268,7 @@ async fn show(text: &str, sources: &Sources, output: Answer) -> Result<Exit, Fai
                 facts.extend(registry_facts(entry, &versions));
             }
             None if known.is_none() => return Err(unknown(text, &list.entries, &notes)),
-            None => notes.push("no registry that was read has it".to_owned()),
+            None => notes.push("not found in any registry that could be read".to_owned()),
         }
     }
     match output {

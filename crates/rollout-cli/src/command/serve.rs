@@ -44,7 +44,7 @@ const GRACE: Duration = Duration::from_secs(60);
 enum ServeError {
     #[error("a service needs one model and one dataset, but {} has {models} and {datasets}", path.display())]
     NotOne { path: PathBuf, models: String, datasets: String },
-    #[error("cannot listen at {address}")]
+    #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: io::Error },
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum SeedError {
     #[error("`{path}` is hidden: names that begin with a dot are not served")]
     Hidden { path: String },
     /// The file does not exist.
-    #[error("there is no `{path}` below the folders of this server")]
+    #[error("`{path}` does not exist below the folders of this server")]
     Missing { path: String },
     /// It is a device, a pipe, or a file of the kernel.
     #[error("`{path}` is neither a file nor a folder")]

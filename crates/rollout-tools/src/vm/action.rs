@@ -197,7 +197,7 @@ impl Reader<'_> {
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t' | '\r')) {
-            let message = "the text contains control characters; use key for keys that type nothing";
+            let message = "the text contains control characters; press such keys with vm:key";
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().filter(|c| !c.is_ascii()).count() > MAX_SLOW_CHARS {

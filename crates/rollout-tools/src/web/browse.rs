@@ -180,7 +180,7 @@ impl Kind {
             | "application/yaml"
             | "application/toml"
             | "application/sql" => Ok(Self::Text),
-            "application/pdf" => refused("a PDF; the doc tools read one that is among the documents"),
+            "application/pdf" => refused("a PDF"),
             _ if kind.starts_with("text/") || kind.ends_with("+json") || kind.ends_with("+xml") => {
                 Ok(Self::Text)
             }

@@ -53,7 +53,7 @@ pub enum RowsError {
         name: String,
     },
     /// Rows cannot be mapped.
-    #[error("{name} has rows that do not fit the columns:{}", listed(problems))]
+    #[error("{name} has rows that do not match `columns`:{}", listed(problems))]
     Mapping {
         /// The file, as the dataset names it.
         name: String,

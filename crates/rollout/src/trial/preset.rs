@@ -77,7 +77,8 @@ pub(super) fn identity(install: &PresetInstall, version: &str) -> String {
 fn packages<'a>(context: &TrialContext<'a>) -> Result<&'a Packages, Failure> {
     context.trial.packages.as_deref().ok_or_else(|| {
         let agent = &context.trial.id.agent;
-        let message = format!("there is no place for the packages of agent {agent}; see Plan::with_packages");
+        let message =
+            format!("no directory for the packages of agent {agent}; set it with Plan::with_packages");
         Failure::new(ErrorType::InternalError, message)
     })
 }

@@ -75,7 +75,7 @@ pub(super) async fn regrade(trial: &Trial, how: &Regrade, clock: Clock) -> Trial
     };
     let mut notes: Vec<String> = linked
         .err()
-        .map(|error| format!("some files of the finished trial are missing here: {error}"))
+        .map(|error| format!("some files of the finished trial could not be copied: {error}"))
         .into_iter()
         .collect();
     let Some(earlier) = earlier else {

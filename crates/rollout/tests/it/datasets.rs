@@ -140,7 +140,7 @@ async fn unknown_columns_and_splits_are_reported() {
     hub.publish("team/sums", false, &[("test.jsonl", b"{\"q\": \"?\"}\n")]);
     let fixture = Fixture::of(&hub, None);
     insta::assert_snapshot!(fixture.refusal(&questions("hf:team/sums", mapping())).await, @r"
-    test.jsonl has rows that do not fit the columns:
+    test.jsonl has rows that do not match `columns`:
       row 1: column `answer`: the row has no value for `a`; its columns are q
     ");
     let refusal = fixture.refusal(&questions("hf:team/sums:train", mapping())).await;

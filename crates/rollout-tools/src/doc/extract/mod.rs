@@ -180,7 +180,7 @@ pub enum ExtractError {
     #[error("the document unpacks to more than {} MiB", .0 >> 20)]
     Unpacked(u64),
     /// The document has too many parts.
-    #[error("the document is packed from more than {0} files")]
+    #[error("the document is an archive of more than {0} files")]
     Entries(usize),
     /// The document is malformed.
     #[error("the document cannot be read: {0}")]

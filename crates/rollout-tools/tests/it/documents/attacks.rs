@@ -131,7 +131,7 @@ async fn missing_files_are_reported_as_missing() {
     let place = Place::new();
     let error = try_open(&place.docs(), "gone.pdf").await.err().unwrap();
     assert_eq!(error.code, ErrorCode::NoResults);
-    assert_eq!(error.message, "there is no `gone.pdf` below the folders of this server");
+    assert_eq!(error.message, "`gone.pdf` does not exist below the folders of this server");
     for nothing in [Value::Null, json!(""), json!([" "])] {
         let session = open(&place.docs(), nothing).await;
         let error = call(&*session, "read", json!({"seed_path": ""})).await.unwrap_err();

@@ -61,7 +61,7 @@ async fn an_archive_of_too_many_parts_is_rejected() {
     let names: Vec<_> = (0..10_001).map(|nth| nth.to_string()).collect();
     let parts: Vec<_> = names.iter().map(|name| (name.as_str(), &[3_u8, 0][..])).collect();
     let answer = read("a.xlsx", archive_of_deflated(&parts, 0)).await;
-    assert_eq!(answer, "4001 `a.xlsx`: the document is packed from more than 10000 files");
+    assert_eq!(answer, "4001 `a.xlsx`: the document is an archive of more than 10000 files");
 }
 
 #[tokio::test]

@@ -199,7 +199,7 @@ async fn a_page_that_is_not_text_is_rejected_with_its_type() {
     let address = serve(app).await;
     for (path, what) in [
         ("/image", "is image/png, which"),
-        ("/pdf", "is a PDF; the doc tools read"),
+        ("/pdf", "is a PDF, which cannot be shown as text"),
         ("/bytes", "is binary data, which"),
     ] {
         let error = read(address, path).await.unwrap_err();

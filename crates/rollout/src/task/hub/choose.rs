@@ -220,7 +220,7 @@ impl<'a> Choice<'a> {
             files.iter().filter_map(|file| RowFormat::of(&file.path)).collect();
         let Some(best) = formats.iter().find(|format| format.is_readable()).or_else(|| formats.first())
         else {
-            return Err(self.failed("no file matches what its card says"));
+            return Err(self.failed("no file matches the patterns in its card"));
         };
         Ok(files.into_iter().filter(|file| RowFormat::of(&file.path) == Some(*best)).cloned().collect())
     }
