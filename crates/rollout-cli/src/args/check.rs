@@ -18,7 +18,8 @@ Examples:
 A task fails the check if:
   its own solution (the agent oracle) does not pass every attempt;
   the agent nop, which does nothing, passes;
-  the environment contains a file of solution/, or a script of tests/, which every agent could read.
+  the environment contains a file of solution/, or a script of tests/, which every agent could read, or any file
+  in /tests, /solution or /oracle.
 Warnings, which --strict turns into failures: no solution, versions that are not pinned in the Dockerfile,
 other files of tests/ in the environment.
 
