@@ -201,35 +201,47 @@ fn make_parent(parent: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(parent, rustix::fs::Access::WRITE_OK)?)
 }
 
-/// The nearest cgroup of the unified hierarchy that can delegate controllers to sandboxes' cgroups.
+/// The cgroup of the unified hierarchy that can delegate controllers to sandboxes' cgroups: of those that can, the one
+/// with the most controllers, and of these the nearest. A service often has `memory` and `pids` only, and its slice
+/// `cpu` too.
 fn unified_parent(mount: &Mount<'_>, own: &str) -> Option<(PathBuf, Vec<String>)> {
     let root = Path::new(mount.point);
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     let own = root.join(own.trim_start_matches('/'));
     // A cgroup that contains processes, such as our own, cannot delegate controllers; only the root can.
     let ancestors = own.ancestors().skip(usize::from(own != root)).take_while(|dir| dir.starts_with(root));
-    ancestors.filter_map(|dir| hand_on(dir).ok()).find(|(_, controllers)| !controllers.is_empty())
+    let mut candidates: Vec<(&Path, usize)> =
+        ancestors.map(|dir| (dir, controllers_of(dir).map_or(0, |names| names.len()))).collect();
+    candidates.retain(|(_, count)| *count > 0);
+    // A stable sort, which leaves the nearest first.
+    candidates.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    candidates.into_iter().find_map(|(dir, _)| hand_on(dir).ok())
+}
+
+/// The controllers of limits that a cgroup has.
+fn controllers_of(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = names(dir, "cgroup.controllers")?;
+    names.retain(|name| matches!(name.as_str(), "cpu" | "memory" | "pids"));
+    Ok(names)
+}
+
+/// The names in a file of a cgroup.
+fn names(dir: &Path, file: &str) -> io::Result<Vec<String>> {
+    let text = fs::read_to_string(dir.join(file))?;
+    Ok(text.split_whitespace().map(|name| name.trim_start_matches('+').to_owned()).collect())
 }
 
 fn hand_on(dir: &Path) -> io::Result<(PathBuf, Vec<String>)> {
-    let list = |dir: &Path, file: &str| -> io::Result<Vec<String>> {
-        let text = fs::read_to_string(dir.join(file))?;
-        Ok(text.split_whitespace().map(|name| name.trim_start_matches('+').to_owned()).collect())
-    };
-    let mut wanted = list(dir, "cgroup.controllers")?;
-    wanted.retain(|name| matches!(name.as_str(), "cpu" | "memory" | "pids"));
-    if wanted.is_empty() {
-        return Ok((dir.to_owned(), wanted));
-    }
+    let wanted = controllers_of(dir)?;
     let enable = wanted.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(" ");
-    let handed_on = list(dir, "cgroup.subtree_control").unwrap_or_default();
+    let handed_on = names(dir, "cgroup.subtree_control").unwrap_or_default();
     if !wanted.iter().all(|name| handed_on.contains(name)) {
         fs::write(dir.join("cgroup.subtree_control"), &enable)?;
     }
     let parent = dir.join(PARENT);
     make_parent(&parent)?;
     fs::write(parent.join("cgroup.subtree_control"), &enable)?;
-    let enabled = list(&parent, "cgroup.subtree_control")?;
+    let enabled = names(&parent, "cgroup.subtree_control")?;
     Ok((parent, enabled))
 }
 
@@ -256,6 +268,22 @@ mod tests {
         let writes: Vec<_> = spec.writes.iter().map(|(file, value)| format!("{file} {value}")).collect();
         assert_eq!(writes, ["cpu.max 150000 100000", "memory.max 1073741824", "pids.max 100"]);
         assert_eq!((spec.join.as_str(), spec.oom.as_deref()), ("cgroup.procs", Some("memory.events")));
+    }
+
+    #[test]
+    fn a_cgroup_with_all_controllers_is_preferred_to_a_nearer_one_with_some() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("system.slice/runner.service/own");
+        fs::create_dir_all(&own).unwrap();
+        for (dir, names) in [("", "cpu memory pids"), ("system.slice", "cpu io memory pids")] {
+            fs::write(root.path().join(dir).join("cgroup.controllers"), names).unwrap();
+        }
+        fs::write(own.parent().unwrap().join("cgroup.controllers"), "memory pids").unwrap();
+        let mountinfo = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw", root.path().display());
+        let controllers = Controllers::detect_in(&mountinfo, "0::/system.slice/runner.service/own\n");
+        let (specs, enforced) = controllers.plan("x-1", limits());
+        assert_eq!(enforced, Enforced { cpus: true, memory: true, pids: true });
+        assert_eq!(specs[0].dir, root.path().join("system.slice/rollout/x-1"));
     }
 
     #[test]

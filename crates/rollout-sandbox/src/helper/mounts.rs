@@ -34,7 +34,7 @@ const DEVICES: [(&str, u32, u32); 6] =
 /// Files of /proc that expose or control the whole machine.
 const MASKED_FILES: [&str; 7] =
     ["kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "sysrq-trigger"];
-const MASKED_DIRS: [&str; 2] = ["acpi", "scsi"];
+const MASKED_DIRS: [&str; 3] = ["acpi", "asound", "scsi"];
 const READ_ONLY: [&str; 4] = ["bus", "fs", "irq", "sys"];
 
 /// The longest option string of the old mount call, with room for its terminator.
@@ -458,5 +458,9 @@ fn sysfs() -> io::Result<()> {
         Err(Errno::PERM) => return Ok(()),
         other => missing_is_fine(other)?,
     }
-    missing_is_fine(mount("tmpfs", "sys/firmware", "tmpfs", flags, c"size=0k,mode=555"))
+    // The energy counters of the processor show what other programs compute.
+    for path in ["sys/firmware", "sys/devices/virtual/powercap"] {
+        missing_is_fine(mount("tmpfs", path, "tmpfs", flags, c"size=0k,mode=555"))?;
+    }
+    Ok(())
 }

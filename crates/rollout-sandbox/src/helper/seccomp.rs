@@ -11,6 +11,13 @@ use seccompiler::{
     apply_filter, sock_filter,
 };
 
+/// `open_tree_attr`, which has one number on every architecture and no name in the C library.
+const OPEN_TREE_ATTR: i64 = 467;
+
+/// The newest call that these filters were written for, `file_setattr`. New calls have the same number on every
+/// architecture.
+const NEWEST: u32 = 469;
+
 /// Calls that are rejected once a sandbox is set up, whatever their arguments.
 const REFUSED_INSIDE: &[i64] = &[
     libc::SYS_fsconfig,
@@ -21,6 +28,7 @@ const REFUSED_INSIDE: &[i64] = &[
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_pivot_root,
     libc::SYS_sethostname,
     libc::SYS_umount2,
@@ -42,14 +50,20 @@ const REFUSED: &[i64] = &[
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
     libc::SYS_kexec_file_load,
+    libc::SYS_kcmp,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_mbind,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
     libc::SYS_open_by_handle_at,
     libc::SYS_perf_event_open,
     libc::SYS_quotactl,
     libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_set_mempolicy,
     libc::SYS_setdomainname,
     libc::SYS_setns,
     libc::SYS_settimeofday,
@@ -61,7 +75,14 @@ const REFUSED: &[i64] = &[
 ];
 
 #[cfg(target_arch = "x86_64")]
-const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_uselib, libc::SYS__sysctl];
+const REFUSED_HERE: &[i64] = &[
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_sysfs,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS__sysctl,
+];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
@@ -140,6 +161,9 @@ fn start() -> BpfProgram {
         // The x32 ABI is unused, and its numbers would bypass every rule.
         instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, X32),
         refuse(libc::EPERM),
+        // Newer calls could reach beyond the sandbox. Programs take ENOSYS for an older kernel, and do without.
+        instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, NEWEST + 1),
+        refuse(libc::ENOSYS),
         // The arguments of clone3 are in memory that a filter cannot read; after ENOSYS the C library uses
         // clone.
         instruction(JUMP_IF_EQUAL, 0, 1, number(libc::SYS_clone3)),

@@ -446,16 +446,18 @@ fn again_as_ordinary_user(test: &str) {
         fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(0o755)).unwrap();
     }
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-    let status = std::process::Command::new("setpriv")
+    let output = std::process::Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(dir.path().join("test"))
-        .args([test, "--exact", "--nocapture"])
+        .args([&format!("build::{test}"), "--exact", "--nocapture"])
         .env(AS_NOBODY, dir.path())
         .env("TMPDIR", dir.path())
         .current_dir("/")
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    // A wrong name would run no test, and succeed.
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[tokio::test]
@@ -481,7 +483,7 @@ async fn an_ordinary_user_can_build_what_needs_no_other_user() {
 
     let other = Project::new("FROM base\nUSER nobody\nRUN true\n");
     let error = chain(&other.build(&host).await.unwrap_err());
-    assert!(error.contains("run as root to use others"), "{error}");
+    assert!(error.contains("run rollout as root to use other users"), "{error}");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ const CALL: &str = "import ctypes, sys\n\
     \x20   sys.exit(0 if libc.syscall(*arguments) >= 0 else 1)\n";
 
 /// Shell commands that must fail.
-const COMMANDS: [&str; 34] = [
+const COMMANDS: [&str; 35] = [
     // Mounts.
     "mount -t proc proc /mnt",
     "mount -t sysfs sysfs /mnt",
@@ -52,18 +52,23 @@ const COMMANDS: [&str; 34] = [
     "ls /proc/1/cwd/",
     "ls -l /proc/1/fd/0",
     "head -c 1 /proc/1/environ | grep -q .",
+    ": < /proc/1/mem",
 ];
 
 /// Calls of the kernel that must fail, by their numbers.
 #[cfg(target_arch = "x86_64")]
-const CALLS: [(&str, &str); 24] = [
+const CALLS: [(&str, &str); 30] = [
     ("ptrace of the first process", "call(101, 16, 1, 0, 0)"),
     (
         "its memory",
-        "call(310, 1, 0, 0, 0, 0, 0) if libc.syscall(434, 1, 0) < 0 else call(438, libc.syscall(434, 1, 0), 0, 0)",
+        "to = (ctypes.c_ulong * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)\n\
+         from_ = (ctypes.c_ulong * 2)(0x400000, 8)\n\
+         libc.syscall(310, 1, to, 1, from_, 1, 0)\n\
+         sys.exit(1 if ctypes.get_errno() == 1 else 0)",
     ),
     ("its descriptors", "call(438, libc.syscall(434, 1, 0), 0, 0)"),
     ("open_tree", "call(428, -100, b'/', 1)"),
+    ("open_tree_attr", "call(467, -100, b'/', 1, 0, 0)"),
     ("move_mount", "call(429, -100, b'/tmp', -100, b'/mnt', 0)"),
     ("fsopen", "call(430, b'tmpfs', 0)"),
     ("fspick", "call(433, -100, b'/', 0)"),
@@ -82,6 +87,11 @@ const CALLS: [(&str, &str); 24] = [
     ("init_module", "call(175, 0, 0, b'')"),
     ("kexec_load", "call(246, 0, 0, 0, 0)"),
     ("reboot", "call(169, 0xfee1dead, 672274793, 0x0, 0)"),
+    ("kcmp", "call(312, 1, 1, 0, 0, 0)"),
+    ("move_pages", "call(279, 0, 0, 0, 0, 0, 0)"),
+    ("set_mempolicy", "call(238, 0, 0, 0)"),
+    ("sysfs", "call(139, 3)"),
+    ("a call newer than the filter", "libc.syscall(470); sys.exit(1 if ctypes.get_errno() == 38 else 0)"),
     ("a socket to the hypervisor", "call(41, 40, 1, 0)"),
     ("input for the terminal", "call(16, 0, 0x5412, b'x')"),
 ];

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use crate::common::{Host, out, sh, start};
+use crate::{
+    common::{Host, out, sh, start},
+    machine::find,
+};
 use rollout_sandbox::{CreateError, Enforced, ExitStatus, LimitBacking, SandboxLimits};
 
 #[tokio::test]
@@ -86,14 +89,10 @@ async fn a_destroyed_sandbox_leaves_no_cgroup() {
     spec.limits = SandboxLimits { cpus_millis: Some(500), memory_bytes: Some(64 << 20), pids: Some(20) };
     let sandbox = host.engine.create(spec).await.unwrap();
     let id = sandbox.id().to_owned();
-    let cgroups = || {
-        let hierarchies =
-            ["", "cpu", "memory", "pids"].map(|it| Path::new("/sys/fs/cgroup").join(it).join("rollout"));
-        hierarchies.into_iter().filter(|parent| parent.join(&id).exists()).count()
-    };
+    let has_cgroup = || find(Path::new("/sys/fs/cgroup"), &id).is_some();
     out(&sandbox, "true").await;
     let Enforced { cpus, memory, pids } = *sandbox.enforced();
-    assert_eq!(cgroups() > 0, cpus || memory || pids);
+    assert_eq!(has_cgroup(), cpus || memory || pids);
     sandbox.destroy().await.unwrap();
-    assert_eq!(cgroups(), 0);
+    assert!(!has_cgroup());
 }

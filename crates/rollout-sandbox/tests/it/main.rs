@@ -14,6 +14,7 @@ mod isolation;
 mod kill;
 mod layers;
 mod limits;
+mod machine;
 mod nested;
 mod project;
 mod snapshot;

@@ -27,16 +27,18 @@ fn run_as_ordinary_user(test: &str) {
     let state = dir.path().join("state");
     fs::create_dir(&state).unwrap();
     std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
-    let status = std::process::Command::new("setpriv")
+    let output = std::process::Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(program)
         .args([test, "--exact", "--nocapture"])
         .env(DIRECTORY, dir.path())
         .env("TMPDIR", &state)
         .current_dir("/")
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    // A wrong name would run no test, and succeed.
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 /// The directory prepared by [`run_as_ordinary_user`], or a new one if an ordinary user runs the test.
