@@ -17,7 +17,7 @@ Examples:
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   rollout show jobs/nightly/codex/tasks/hello__1     Show one trial
-  rollout show 'jobs/nightly/*/*/hello__*'           Show the trial that matches, or list all that match";
+  rollout show 'jobs/nightly/*/*/hello__*'           Show the one trial that matches";
 
 pub(super) const LOGS_EXAMPLES: &str = "\
 Examples:

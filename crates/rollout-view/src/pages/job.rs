@@ -209,7 +209,8 @@ fn charts(job: &JobView) -> Vec<(String, Html)> {
             svg::chart(&title, &rates, Some(1.0), |value| format!("{:.0}%", value * 100.0)),
         ));
     }
-    let rewards: Vec<f64> = job.indexes().filter_map(|index| job.summary(index)?.reward).collect();
+    let counted = job.indexes().filter(|index| !job.is_excluded(*index));
+    let rewards: Vec<f64> = counted.filter_map(|index| job.summary(index)?.reward).collect();
     if rewards.iter().any(|reward| *reward != 0.0 && *reward != 1.0) {
         charts.push(("Rewards".to_owned(), svg::histogram("Rewards", &rewards, number)));
     }

@@ -3,6 +3,12 @@
 /// The longest sequence of parameters of a colour.
 const MAX_PARAMETERS: usize = 32;
 
+/// The first byte of the control characters U+0080 to U+009F.
+const CONTROL_LEAD: u8 = 0xc2;
+
+/// The first byte of the characters that change the direction of text.
+const DIRECTION_LEAD: u8 = 0xe2;
+
 /// A filter over chunks of output. A sequence may begin in one chunk and end in the next.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
@@ -23,6 +29,8 @@ enum State {
     String,
     /// In such a sequence, after the escape character that may end it.
     StringEscape,
+    /// In a character of several bytes that may be a control character, with those that were read.
+    Character(Vec<u8>),
 }
 
 impl Filter {
@@ -75,13 +83,38 @@ fn step(state: State, byte: u8, kept: &mut Vec<u8>) -> State {
             b'\\' => State::Text,
             _ => State::String,
         },
+        State::Character(mut bytes) => {
+            if !matches!(byte, 0x80..=0xbf) {
+                kept.extend_from_slice(&bytes);
+                return text(byte, kept);
+            }
+            bytes.push(byte);
+            if bytes[0] == CONTROL_LEAD || bytes.len() == 3 {
+                character(&bytes, kept)
+            } else {
+                State::Character(bytes)
+            }
+        }
     }
+}
+
+/// A whole character that may be a control character, as UTF-8. Terminals read those of one byte more as the sequences
+/// that begin with an escape character, and some change the direction of the text that follows.
+fn character(bytes: &[u8], kept: &mut Vec<u8>) -> State {
+    match str::from_utf8(bytes).ok().and_then(|text| text.chars().next()) {
+        Some('\u{9b}') => return State::Control(Vec::new()),
+        Some('\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}') => return State::String,
+        Some('\u{80}'..='\u{9f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {}
+        _ => kept.extend_from_slice(bytes),
+    }
+    State::Text
 }
 
 fn text(byte: u8, kept: &mut Vec<u8>) -> State {
     match byte {
         0x1b => return State::Escape,
         b'\r' => return State::Return,
+        CONTROL_LEAD | DIRECTION_LEAD => return State::Character(vec![byte]),
         b'\n' | b'\t' | b' '..=b'~' | 0x80.. => kept.push(byte),
         _ => {}
     }
@@ -128,6 +161,21 @@ mod tests {
                 "{sequence:?} in pieces"
             );
         }
+    }
+
+    #[test]
+    fn control_characters_of_two_bytes_and_changes_of_direction_are_removed() {
+        for sequence in
+            ["\u{9b}2J", "\u{9d}0;title\u{7}", "\u{90}q\u{1b}\\", "\u{85}", "\u{202e}", "\u{2066}"]
+        {
+            assert_eq!(filtered(&["a", sequence, "b"]), "ab", "{sequence:?}");
+        }
+        assert_eq!(filtered(&["\u{a0}é € – ─ \u{200d}"]), "\u{a0}é € – ─ \u{200d}");
+        // A character may begin in one chunk and end in the next.
+        let mut filter = Filter::default();
+        let chunks = [&b"a\xc2"[..], b"\x9b2Jb\xe2\x80", b"\xaec\xe2", b"\x82\xacd\xc2x"];
+        let kept: Vec<u8> = chunks.iter().flat_map(|chunk| filter.apply(chunk)).collect();
+        assert_eq!(kept, b"abc\xe2\x82\xacd\xc2x");
     }
 
     #[test]
