@@ -14,6 +14,7 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -267,6 +268,10 @@ impl JournalError {
     }
 }
 
+/// How often the lock is tried, and the time in between: half a second in all, far more than a reader holds it.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
 /// Appends entries. Holds a lock on the file, so that a job is run by one process at a time.
 #[derive(Debug)]
 pub struct Journal {
@@ -351,11 +356,15 @@ impl Journal {
     }
 
     fn lock(&self) -> Result<(), JournalError> {
-        match self.file.try_lock() {
-            Ok(()) => Ok(()),
-            Err(fs::TryLockError::WouldBlock) => Err(JournalError::Locked { path: self.path.clone() }),
-            Err(fs::TryLockError::Error(source)) => Err(io_error("lock", &self.path, source)),
+        // A reader that looks whether the job runs holds a lock too, for a few microseconds.
+        for _ in 0..LOCK_TRIES {
+            match self.file.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                Err(fs::TryLockError::Error(source)) => return Err(io_error("lock", &self.path, source)),
+            }
         }
+        Err(JournalError::Locked { path: self.path.clone() })
     }
 
     /// Puts an entry into the next group.

@@ -1,6 +1,6 @@
 //! The status of every planned trial, finished or not, and whether the job still runs.
 
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::fs::{File, TryLockError};
 
 use serde::Serialize;
 
@@ -64,12 +64,11 @@ impl TrialStatus {
 impl JobDir {
     /// Whether a process runs the job now.
     ///
-    /// It holds a lock on the journal. The lock is looked up instead of tried, because trying it could make a process
-    /// fail that wants to run the job.
+    /// It holds a lock on the journal, which is seen from every container and machine that has the file. The lock is
+    /// tried for a moment only, and [`Journal::open`](crate::journal::Journal::open) waits for such readers.
     pub fn is_running(&self) -> bool {
-        let Ok(journal) = fs::metadata(self.journal()) else { return false };
-        let Ok(locks) = fs::read_to_string("/proc/locks") else { return false };
-        holds_lock(&locks, journal.ino())
+        let Ok(journal) = File::open(self.journal()) else { return false };
+        matches!(journal.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 }
 
@@ -122,31 +121,20 @@ impl SavedJob {
     }
 }
 
-/// Whether a line of `/proc/locks` is a lock of the file. Devices are not compared, because some file systems report
-/// another device there than for the file.
-fn holds_lock(locks: &str, inode: u64) -> bool {
-    let inode = inode.to_string();
-    locks.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        // A process that waits for the lock has an arrow in the second column.
-        let kind = fields.next();
-        kind == Some("FLOCK")
-            && fields.nth(3).and_then(|file| file.rsplit(':').next()) == Some(inode.as_str())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_found_by_the_inode_of_its_file() {
-        let locks = "1: POSIX  ADVISORY  READ 719 fe:00:4718681 128 128\n\
-                     2: FLOCK  ADVISORY  WRITE 803 fe:00:4718682 0 EOF\n\
-                     3: -> FLOCK  ADVISORY  WRITE 804 fe:00:77 0 EOF\n";
-        assert!(holds_lock(locks, 4_718_682));
-        assert!(!holds_lock(locks, 4_718_681), "another kind of lock");
-        assert!(!holds_lock(locks, 77), "a process that waits for the lock");
-        assert!(!holds_lock(locks, 682), "a part of the number");
+    fn a_job_runs_while_its_journal_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = JobDir::new(dir.path());
+        assert!(!job.is_running(), "there is no journal");
+        let journal = File::create(job.journal()).unwrap();
+        assert!(!job.is_running());
+        journal.lock().unwrap();
+        assert!(job.is_running());
+        drop(journal);
+        assert!(!job.is_running());
     }
 }
