@@ -241,12 +241,18 @@ fn a_build_without_parquet_says_how_to_get_it() {
 
 /// A job whose model has a tool.
 fn looking(server: &ModelServer, token_prompts: bool) -> TestJob {
-    let interaction = json!({
+    looking_with(server, token_prompts, json!({}))
+}
+
+/// The same, with more settings of the interaction.
+fn looking_with(server: &ModelServer, token_prompts: bool, settings: Value) -> TestJob {
+    let mut interaction = json!({
         "dataset": [{"question": "What is 1+1?", "answer": "2"}],
         "tools": [{"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
         "rubric": [{"match": "numeric"}],
         "state_columns": ["trajectory"],
     });
+    interaction.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
     let model = json!({
         "name": "policy", "base_url": server.url(), "max_retries": 0, "token_ids": true,
         "token_prompts": token_prompts,
@@ -285,7 +291,7 @@ fn with_token_prompts_sampled_tokens_are_sent_back_and_a_rollout_is_one_sample()
 }
 
 /// Four rollouts of two turns: two end well, in the second turn of the others the server fails.
-fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
+fn failing_in_the_second_turn(settings: Value) -> (ModelServer, TestJob) {
     let second_turns = AtomicUsize::new(0);
     let server = ModelServer::scripted(move |request| match request.turns() {
         0 => ModelReply::tool_call("look", &json!({})).tokens(&[1, 2], &[(3, -0.5)]),
@@ -295,51 +301,104 @@ fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
             _ => ModelReply::text("3").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
         },
     });
-    let job = looking(&server, false).set("n_attempts", json!(4)).set("n_concurrent_trials", json!(4));
+    let job = looking_with(&server, false, settings);
+    let job = job.set("n_attempts", json!(4)).set("n_concurrent_trials", json!(4));
     (server, job)
+}
+
+/// The advantages of the samples of rollouts that failed, and of the others, each in ascending order.
+fn advantages(job: &TestJob, dir: &str) -> (Vec<f64>, Vec<f64>) {
+    let samples = samples(job, &format!("{dir}/samples.jsonl"));
+    let of = |is_failed: bool| {
+        let some = samples.iter().filter(|sample| sample["error"].is_string() == is_failed);
+        let mut found: Vec<_> = some.map(|sample| sample["advantage"].as_f64().unwrap()).collect();
+        found.sort_by(f64::total_cmp);
+        found
+    };
+    (of(true), of(false))
+}
+
+fn summary(job: &TestJob, dir: &str) -> Value {
+    let text = fs::read(job.root().join(dir).join("samples.jsonl.summary.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
 }
 
 #[test]
 fn rollouts_that_the_server_failed_are_out_of_baseline_and_samples() {
-    let (_server, job) = failing_in_the_second_turn();
+    let (_server, job) = failing_in_the_second_turn(json!({}));
     job.run().expect(1);
     let exported = export(&job).expect(0);
     assert!(exported.stdout().contains("left out: 2 rollouts ended by ModelError"), "{}", exported.stdout());
     let samples = samples(&job, "out/samples.jsonl");
-    let mut advantages: Vec<_> = samples.iter().map(|sample| sample["advantage"].as_f64().unwrap()).collect();
-    advantages.sort_by(f64::total_cmp);
-    assert_eq!(advantages, [-0.5, 0.5]);
+    assert_eq!(advantages(&job, "out"), (vec![], vec![-0.5, 0.5]));
     assert!(samples.iter().all(|sample| sample["error"].is_null()), "{samples:#?}");
     assert!(samples.iter().all(|sample| sample["stop_condition"] == "no_tools_called"), "{samples:#?}");
     assert_eq!(samples[0]["turns"].as_array().unwrap().len(), 2);
     assert_eq!(samples[0]["turns"][1]["policy_version"], "policy");
-    let summary: Value =
-        serde_json::from_slice(&fs::read(job.root().join("out/samples.jsonl.summary.json")).unwrap())
-            .unwrap();
+    let summary = summary(&job, "out");
     let left_out: u64 =
         summary["left_out"].as_object().unwrap().values().map(|number| number.as_u64().unwrap()).sum();
     assert_eq!(left_out, 2, "{summary:#}");
+    assert_eq!(summary["advantage"], "group_mean");
 
     let all = ["export", "rl", "jobs/job", "-o", "all", "--include-errors"];
     job.rollout(&all).expect(0);
-    let samples = self::samples(&job, "all/samples.jsonl");
-    let of = |is_failed: bool| {
-        let mut found: Vec<_> = samples
-            .iter()
-            .filter(|sample| sample["error"].is_string() == is_failed)
-            .map(|sample| sample["advantage"].as_f64().unwrap())
-            .collect();
-        found.sort_by(f64::total_cmp);
-        found
-    };
-    assert_eq!((of(true), of(false)), (vec![-0.25, -0.25], vec![-0.25, 0.75]));
+    assert_eq!(advantages(&job, "all"), (vec![-0.25, -0.25], vec![-0.25, 0.75]));
 
     let other = ["export", "rl", "jobs/job", "-o", "other", "--advantage", "normalised"];
     job.rollout(&other).expect(0);
-    let mut advantages: Vec<_> =
-        self::samples(&job, "other/samples.jsonl").iter().map(|s| s["advantage"].as_f64().unwrap()).collect();
-    advantages.sort_by(f64::total_cmp);
-    assert_eq!(advantages, [-1.0, 1.0]);
+    assert_eq!(advantages(&job, "other"), (vec![], vec![-1.0, 1.0]));
+}
+
+#[test]
+fn included_errors_count_in_a_baseline_of_the_jobs_own_estimator() {
+    let (_server, job) = failing_in_the_second_turn(json!({"advantage": "leave_one_out"}));
+    job.run().expect(1);
+    job.rollout(&["export", "rl", "jobs/job", "-o", "all", "--include-errors"]).expect(0);
+    let below = -1.0 / 3.0;
+    let (failed, others) = advantages(&job, "all");
+    assert!(
+        failed.iter().chain(&others[..1]).all(|advantage| (advantage - below).abs() < 1e-9),
+        "{failed:?}"
+    );
+    assert_eq!((failed.len(), others.len(), others[1]), (2, 2, 1.0));
+    assert_eq!(summary(&job, "all")["advantage"], "leave_one_out");
+
+    // A job of a program records neither its interaction nor its estimator.
+    let path = job.dir().join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["datasets"][0].as_object_mut().unwrap().remove("interaction");
+    fs::write(&path, config.to_string()).unwrap();
+    let refused = job.rollout(&["export", "rl", "jobs/job", "-o", "own", "--include-errors"]).expect(2);
+    insta::assert_snapshot!(refused.stderr(), @"
+    error: the advantages of policy on sums must be computed again, but their estimator is not recorded, because a program ran the job
+    hint: name an estimator with `--advantage`, or set `include_errors` in the program and run the job again
+    ");
+    let named = ["export", "rl", "jobs/job", "-o", "named", "--include-errors", "--advantage", "group_mean"];
+    job.rollout(&named).expect(0);
+    assert_eq!(advantages(&job, "named"), (vec![-0.25, -0.25], vec![-0.25, 0.75]));
+    job.rollout(&["export", "rl", "jobs/job", "-o", "recorded"]).expect(0);
+    assert_eq!(advantages(&job, "recorded"), (vec![], vec![-1.0, 1.0]));
+}
+
+#[test]
+fn errors_that_the_interaction_includes_are_exported_with_their_recorded_advantages() {
+    let settings = json!({"advantage": "leave_one_out", "include_errors": true});
+    let (_server, job) = failing_in_the_second_turn(settings);
+    job.run().expect(1);
+    let rows = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
+    let mut recorded: Vec<f64> = rows
+        .lines()
+        .map(|row| {
+            serde_json::from_str::<Value>(row).unwrap()["trajectory"][0]["advantage"].as_f64().unwrap()
+        })
+        .collect();
+    recorded.sort_by(f64::total_cmp);
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"out/samples.jsonl: 4 samples with 16 tokens, 6 of them sampled, from 4 rollouts");
+    let (failed, others) = advantages(&job, "out");
+    assert_eq!((failed.len(), [&failed[..], &others].concat()), (2, recorded));
+    let summary = summary(&job, "out");
+    assert_eq!((&summary["advantage"], &summary["include_errors"]), (&json!("leave_one_out"), &json!(true)));
 }
 
 #[test]

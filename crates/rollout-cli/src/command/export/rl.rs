@@ -15,7 +15,7 @@ use rollout::{
     },
     record::saved::{Conversation, SavedJob, SavedTrial},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -30,9 +30,28 @@ use crate::{
 enum RlError {
     #[error("no training samples in {}: {reasons}", path.display())]
     NoSamples { path: PathBuf, reasons: String },
+    #[error(
+        "the advantages of {agent} on {dataset} must be computed again, but their estimator is not recorded, because \
+         a program ran the job"
+    )]
+    UnknownEstimator { agent: String, dataset: String },
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[cfg(not(feature = "parquet"))]
     #[error("this build of Rollout cannot write Parquet")]
     NoParquet,
+}
+
+impl RlError {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::UnknownEstimator { .. } => Some(
+                "name an estimator with `--advantage`, or set `include_errors` in the program and run the job again",
+            ),
+            Self::Export(error) => error.hint(),
+            _ => None,
+        }
+    }
 }
 
 /// Exports the turns of a job as samples.
@@ -45,7 +64,7 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     let job = SavedJob::open(&args.from.directory).map_err(|error| failed(error.into()))?;
     let export = Export::new(&job, &args.from.out).map_err(&failed)?.progress(progress("read", "trial"));
     let choices = Choices { includes_errors: args.include_errors, advantage: args.advantage };
-    let sections = read(&export, args.format, choices).map_err(&failed)?;
+    let sections = read(&export, args.format, choices).map_err(hinted(RlError::hint))?;
     if sections.iter().all(|section| section.file.is_none()) {
         let mut without: BTreeMap<Lack, u64> = BTreeMap::new();
         let all = sections.iter().flat_map(|section| &section.tally.without);
@@ -91,24 +110,56 @@ struct Choices {
     advantage: Option<Advantage>,
 }
 
+/// The settings with which the advantages of a dataset were computed.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Recorded {
+    #[serde(default)]
+    advantage: Advantage,
+    #[serde(default)]
+    include_errors: bool,
+    #[serde(default)]
+    independent_scoring: bool,
+}
+
+impl Recorded {
+    /// Reads them from the configuration of a job. None for container tasks, and for interactions of a program.
+    fn of(config: &Value, dataset: &str) -> Option<Self> {
+        let mut datasets = config.get("datasets")?.as_array()?.iter();
+        let entry = datasets.find(|entry| entry.get("name").is_some_and(|name| name == dataset))?;
+        Self::deserialize(entry.get("interaction")?).ok()
+    }
+}
+
+/// The advantages of a group must be computed again, and their estimator is unknown.
+struct UnknownEstimator;
+
 /// The rollouts of one example. Their samples are written after all of them are read.
 #[derive(Default)]
 struct Group {
     members: Vec<Option<GroupMember>>,
     /// Samples with the index of their rollout in `members`.
     samples: Vec<(usize, Vec<Sample>)>,
-    /// Whether the baseline of the recorded advantages includes a rollout that is left out.
+    /// Whether a member that failed or timed out is now included, but is not in the baseline of the recorded
+    /// advantages, or the reverse.
     has_stale_baseline: bool,
 }
 
 impl Group {
     /// Returns the samples with the requested advantages.
-    fn finish(self, choices: Choices) -> Vec<Vec<Sample>> {
-        let has_excluded = self.members.iter().flatten().any(|member| member.is_excluded);
-        let is_grouped = self.samples.iter().flat_map(|(_, samples)| samples).any(|s| s.advantage.is_some());
-        let is_changed = self.has_stale_baseline || choices.includes_errors && has_excluded;
+    fn finish(
+        self,
+        choices: Choices,
+        recorded: Option<Recorded>,
+    ) -> Result<Vec<Vec<Sample>>, UnknownEstimator> {
+        let has_advantages =
+            || self.samples.iter().flat_map(|(_, samples)| samples).any(|sample| sample.advantage.is_some());
+        // If all members failed, none of them has an advantage.
+        let is_grouped = recorded.map_or_else(has_advantages, |recorded| !recorded.independent_scoring);
+        let is_stale = is_grouped && self.has_stale_baseline;
         let mut samples = self.samples;
-        if choices.advantage.is_some() || is_grouped && is_changed {
+        if choices.advantage.is_some() || is_stale {
+            let estimator = choices.advantage.or(recorded.map(|recorded| recorded.advantage));
+            let estimator = estimator.ok_or(UnknownEstimator)?;
             let member = |member: &Option<GroupMember>| match member {
                 Some(member) => {
                     GroupMember { is_excluded: member.is_excluded && !choices.includes_errors, ..*member }
@@ -116,13 +167,13 @@ impl Group {
                 None => GroupMember { reward: 0.0, is_excluded: true },
             };
             let members: Vec<_> = self.members.iter().map(member).collect();
-            let advantages = group_advantages(&choices.advantage.unwrap_or_default(), &members)
+            let advantages = group_advantages(&estimator, &members)
                 .expect("the estimators with a name return a finite number for each reward");
             for (place, samples) in &mut samples {
                 samples.iter_mut().for_each(|sample| sample.replace_advantage(advantages[*place]));
             }
         }
-        samples.into_iter().map(|(_, samples)| samples).collect()
+        Ok(samples.into_iter().map(|(_, samples)| samples).collect())
     }
 }
 
@@ -135,13 +186,18 @@ fn recorded_advantage(said: &Conversation) -> Option<f64> {
 }
 
 /// Writes one file for each agent and dataset.
-fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<Vec<Section>, ExportError> {
+fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<Vec<Section>, RlError> {
     let examples = export.examples();
     let mut trials = export.trials()?.peekable();
     let mut sections = Vec::new();
     while let Some(first) = trials.next() {
         let first = first?;
-        let dir = export.section(first.id.agent.as_str(), first.id.dataset.as_str());
+        let (agent, dataset) = (first.id.agent.to_string(), first.id.dataset.to_string());
+        let dir = export.section(&agent, &dataset);
+        let recorded = Recorded::of(export.job.config(), &dataset);
+        let includes_errors =
+            choices.includes_errors || recorded.is_some_and(|recorded| recorded.include_errors);
+        let choices = Choices { includes_errors, ..choices };
         let mut tally = Tally::default();
         let mut writer: Option<Writer> = None;
         let mut group = Group::default();
@@ -155,7 +211,12 @@ fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<V
             if next.as_ref().is_some_and(|next| next.task == trial.task) {
                 continue;
             }
-            for samples in std::mem::take(&mut group).finish(choices) {
+            let finished = std::mem::take(&mut group).finish(choices, recorded);
+            let unknown = |UnknownEstimator| RlError::UnknownEstimator {
+                agent: agent.clone(),
+                dataset: dataset.clone(),
+            };
+            for samples in finished.map_err(unknown)? {
                 tally.add(&samples);
                 let writer = match &mut writer {
                     Some(writer) => writer,
@@ -167,7 +228,7 @@ fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<V
         let file = writer.map(Writer::end).transpose()?;
         let summary = file
             .as_ref()
-            .map(|_| tally.file(export, &dir.join(summary_name(format)), choices))
+            .map(|_| tally.file(export, &dir.join(summary_name(format)), choices, recorded))
             .transpose()?;
         sections.push(Section { dir: export.dir().join(dir), tally, file, summary });
     }
@@ -187,10 +248,12 @@ fn add(
     let member = group_member(trial, said.as_ref());
     let place = group.members.len();
     group.members.push(member.as_ref().map(|(member, _)| *member));
-    if let (Some((_, Some(cause))), Some(said), false) = (member, &said, choices.includes_errors) {
-        group.has_stale_baseline |= recorded_advantage(said).is_some();
-        *tally.left_out.entry(cause).or_default() += 1;
-        return Ok(());
+    if let (Some((_, Some(cause))), Some(said)) = (member, &said) {
+        group.has_stale_baseline |= recorded_advantage(said).is_some() != choices.includes_errors;
+        if !choices.includes_errors {
+            *tally.left_out.entry(cause).or_default() += 1;
+            return Ok(());
+        }
     }
     let samples = match said {
         Some(said) => trial_samples(trial, example, &said).map_err(|error| Lack::of(&error)),
@@ -349,7 +412,8 @@ struct SummaryFile<'a> {
     sampled_tokens: u64,
     rollouts: u64,
     include_errors: bool,
-    /// The requested estimator; null if the recorded advantages were used.
+    /// The estimator of the advantages: the requested one, or that of the job. Null if a program ran the job, and for
+    /// container tasks.
     advantage: Option<Advantage>,
     left_out: &'a BTreeMap<String, u64>,
     without_samples: &'a BTreeMap<Lack, u64>,
@@ -380,7 +444,15 @@ impl Tally {
     }
 
     /// Writes the summary file.
-    fn file(&self, export: &Export<'_>, path: &Path, choices: Choices) -> Result<NewFile, ExportError> {
+    fn file(
+        &self,
+        export: &Export<'_>,
+        path: &Path,
+        choices: Choices,
+        recorded: Option<Recorded>,
+    ) -> Result<NewFile, ExportError> {
+        let of_job =
+            || recorded.filter(|recorded| !recorded.independent_scoring).map(|recorded| recorded.advantage);
         let mut file = export.file(path)?;
         let summary = SummaryFile {
             samples: self.samples,
@@ -388,7 +460,7 @@ impl Tally {
             sampled_tokens: self.sampled,
             rollouts: self.rollouts,
             include_errors: choices.includes_errors,
-            advantage: choices.advantage,
+            advantage: choices.advantage.or_else(of_job),
             left_out: &self.left_out,
             without_samples: &self.without,
         };
