@@ -95,7 +95,7 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
         info: state.input.info.clone().filter(|info| !info.is_empty()),
         reward: state.reward.unwrap_or_default(),
         is_unscored: false,
-        error: state.error.as_ref().map(OutputError::from),
+        error: state.failure().map(OutputError::from),
         timing: state.timing,
         is_completed: state.is_completed,
         is_truncated: state.is_truncated,

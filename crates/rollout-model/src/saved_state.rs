@@ -12,7 +12,7 @@ use crate::{
 use rollout_core::{
     message::Role,
     response::Response,
-    row::{RolloutOutput, STOPPED_BY_TIMEOUT},
+    row::{OutputError, RolloutOutput, STOPPED_BY_TIMEOUT},
 };
 
 /// Restores the state from a row, as far as the row has it. None if its conversation was not saved.
@@ -89,6 +89,7 @@ pub fn replace_scores(row: &mut RolloutOutput, state: &State) {
     let first = steps.and_then(|steps| steps.iter().find_map(|step| step.get("advantage")?.as_f64()));
     let advantage_before = row.columns.get("advantage").and_then(Value::as_f64).or(first);
     row.reward = reward;
+    row.error = row.error.take().or_else(|| state.scoring_failure().map(OutputError::from));
     row.metrics = state.metrics.clone().unwrap_or_default();
     if let Some(advantage) = row.columns.get_mut("advantage") {
         *advantage = state.advantage.into();

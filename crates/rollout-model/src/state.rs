@@ -303,7 +303,7 @@ impl State {
             task: self.input.task.as_str().into(),
             reward: self.reward.unwrap_or(0.0),
             advantage: self.advantage,
-            error: self.error.as_ref().map(|error| error.chain().into()),
+            error: self.failure().map(|error| error.chain().into()),
             stop_condition: self.stop_condition.as_deref().map(Into::into),
         };
         let turns = self.trajectory.iter().map(|step| SampleTurn {
@@ -330,10 +330,21 @@ impl State {
         TokenHistory::of(&last.prompt, &last.completion, last.response.finish_reason.as_ref(), tokens, prompt)
     }
 
-    /// Whether the rollout failed or timed out, so that its reward says little about the model. False for an error that
-    /// [counts](ErrorKind::is_counted).
+    /// Whether the rollout or its scoring failed, or it timed out, so that its reward says little about the model. False
+    /// for an error that [counts](ErrorKind::is_counted).
     pub fn is_cut_short(&self) -> bool {
-        self.timed_out || self.error.as_ref().is_some_and(|error| !error.kind.is_counted())
+        self.timed_out || self.failure().is_some_and(|error| !error.kind.is_counted())
+    }
+
+    /// The error of the rollout, or else of the infrastructure that should have scored it.
+    pub fn failure(&self) -> Option<&Error> {
+        self.error.as_ref().or_else(|| self.scoring_failure())
+    }
+
+    /// The first error of the infrastructure that scores: the server of a judge, an environment, or the Python process.
+    /// Errors of the functions themselves are not among them.
+    pub fn scoring_failure(&self) -> Option<&Error> {
+        self.scoring_errors.iter().find(|error| error.kind != ErrorKind::Any)
     }
 
     /// The messages after the prompt: of the model and the environment, with the final reply.

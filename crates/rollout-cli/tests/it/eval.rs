@@ -168,6 +168,25 @@ fn a_judge_that_fails_is_an_exit_status_of_1_and_is_reported() {
 }
 
 #[test]
+fn a_dead_judge_stops_a_benchmark_early_and_answers_are_kept() {
+    let server = ModelServer::arithmetic();
+    let questions: Vec<_> =
+        (0..12).map(|n| json!({"id": n.to_string(), "question": "What is 2+2?", "answer": "4"})).collect();
+    let config = json!({
+        "evaluation_metric": "llm_judgement", "evaluator_base_url": "http://127.0.0.1:9/v1",
+        "evaluator_max_retries": 0,
+    });
+    let job = benchmark(&server, &questions, config);
+    let finished = job.rollout(&["eval", "config.json"]).expect(1);
+    assert_eq!(server.served(), 5);
+    let text = finished.stdout() + &finished.stderr();
+    assert!(text.contains("5 questions in a row failed with the same cause"), "{text}");
+    let rows = fs::read_to_string(job.dir().join("results.jsonl")).unwrap();
+    let is_kept = |row: &str| serde_json::from_str::<Value>(row).unwrap()["predicted_answer"] == "4";
+    assert!(rows.lines().all(is_kept), "{rows}");
+}
+
+#[test]
 fn a_password_in_an_address_is_in_no_output() {
     const PASSWORD: &str = "hunter22hunter";
     let server = ModelServer::arithmetic();

@@ -184,6 +184,80 @@ fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
 }
 
 #[test]
+fn a_dead_judge_is_a_failure_of_the_infrastructure_and_stops_the_job() {
+    let server = ModelServer::arithmetic();
+    let judge = json!({"name": "j", "base_url": "http://127.0.0.1:9/v1", "max_retries": 0});
+    let job = job(&server, json!({"dataset": sums(12), "rubric": [{"judge": {"model": judge}}]}))
+        .set("n_concurrent_trials", json!(1));
+    let finished = job.rollout(&["run", "job.yaml"]).expect(1);
+    assert_eq!(finished.result()["stopped"]["error"]["type"], "model_failed");
+    let rows = rows(&job);
+    assert_eq!(rows.len(), 5, "a job stops if its first five trials fail in the same way");
+    assert!(
+        rows.iter().all(|row| row["reward"] == 0.0 && row["error"]["error"] == "ModelError"),
+        "{rows:#?}"
+    );
+    let text = finished.stderr() + &finished.stdout();
+    assert!(text.contains("5 trials: model_failed: "), "{text}");
+    assert!(text.contains("`judge` of the rubric failed"), "{text}");
+}
+
+#[test]
+fn a_judge_that_fails_for_a_while_is_an_exit_status_of_1_and_its_rollouts_can_be_run_again() {
+    let server = ModelServer::arithmetic();
+    let yes = || ModelReply::text("yes");
+    let judge = ModelServer::sequence([ModelReply::error(500, "out of order"), yes(), yes(), yes()]);
+    let model = json!({"name": "j", "base_url": judge.url(), "max_retries": 0});
+    let job = job(&server, json!({"dataset": sums(3), "rubric": [{"judge": {"model": model}}]}))
+        .set("n_concurrent_trials", json!(1));
+    let finished = job.rollout(&["run", "job.yaml"]).expect(1);
+    let text = finished.stderr() + &finished.stdout();
+    assert!(text.contains("1 trial: model_failed: ") && text.contains("out of order"), "{text}");
+    job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
+    assert!(rows(&job).iter().all(|row| row["reward"] == 1.0 && row["error"].is_null()));
+}
+
+#[test]
+fn a_container_of_the_rubric_that_cannot_start_is_a_failure_of_the_infrastructure() {
+    let server = ModelServer::arithmetic();
+    let interaction = json!({
+        "dataset": sums(2),
+        "environment": {"docker_image": "127.0.0.1:9/no/image:1"},
+        "rubric": [{"sandbox": {"file": "/tmp/check", "content": "{response}", "command": ["cat", "/tmp/check"]}}],
+    });
+    let job = job(&server, interaction).set("environment", json!({"type": "native"}));
+    let finished = job.rollout(&["run", "job.yaml"]).expect(1);
+    let text = finished.stderr() + &finished.stdout();
+    assert!(text.contains("2 trials: environment_start_failed: "), "{text}");
+    let rows = rows(&job);
+    assert!(
+        rows.iter().all(|row| row["reward"] == 0.0 && row["error"]["error"] == "SandboxError"),
+        "{rows:#?}"
+    );
+}
+
+#[test]
+fn a_python_function_that_ends_its_process_is_a_failure_and_an_exception_is_a_score_of_0() {
+    let functions = "
+import os
+def score(answer):
+    if answer == '1':
+        os._exit(3)
+    raise ValueError('no')
+";
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!({"dataset": sums(2), "rubric": [{"python": "rewards.py:score"}]}))
+        .file("rewards.py", functions);
+    let finished = job.rollout(&["run", "job.yaml"]).expect(1);
+    let text = finished.stderr() + &finished.stdout();
+    assert!(text.contains("1 trial: interaction_failed: "), "{text}");
+    let mut rows = rows(&job);
+    rows.sort_by_key(|row| row["example_id"].as_u64());
+    assert_eq!((&rows[0]["error"]["error"], &rows[1]["error"]), (&json!("PythonError"), &Value::Null));
+    assert!(rows.iter().all(|row| row["reward"] == 0.0));
+}
+
+#[test]
 fn a_function_that_fails_is_reported_once_and_noted_in_every_result() {
     let server = ModelServer::arithmetic();
     let rubric = json!([{"name": "checked", "command": ["sh", "-c", "echo no scorer here >&2; exit 3"]}]);

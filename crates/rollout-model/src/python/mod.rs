@@ -123,6 +123,13 @@ pub enum PythonError {
     },
 }
 
+impl PythonError {
+    /// Whether the process failed or did not answer in time, so that nothing is known of the function's result.
+    pub(crate) fn is_infrastructure(&self) -> bool {
+        matches!(self, Self::Start { .. } | Self::Timeout { .. } | Self::Ended { .. })
+    }
+}
+
 fn behind(traceback: &str) -> String {
     if traceback.is_empty() { String::new() } else { format!("\n{traceback}") }
 }

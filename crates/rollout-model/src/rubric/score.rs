@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use rollout_core::advantage::{GroupMember, group_advantages};
 
 use super::{BoxError, Function, Kind, Rubric, RubricError, Scene, monitor};
-use crate::{Cause, Error, ErrorKind, State, parser::Parser};
+use crate::{Cause, Error, ErrorKind, State, parser::Parser, python::PythonError};
 
 impl Rubric {
     /// Scores a single rollout: sets reward, metrics and the duration of scoring. There is no advantage without a
@@ -203,7 +203,7 @@ impl Function {
             .map_err(|error| self.failure(&scene.state.trajectory_id, &error))
     }
 
-    /// Logs a failure and converts it for the state. A rejected key keeps its kind.
+    /// Logs a failure and converts it for the state. Only failures of the infrastructure keep their kind.
     fn failure(&self, rollout: &str, error: &BoxError) -> Error {
         let mut text = error.to_string();
         let mut next = error.source();
@@ -213,12 +213,23 @@ impl Function {
             next = cause.source();
         }
         tracing::warn!(function = %self.name, rollout, error = text, "a function of the rubric failed; it counts as 0");
-        let kind = match error.downcast_ref::<Error>() {
-            Some(error) if error.kind == ErrorKind::Unauthorized => ErrorKind::Unauthorized,
-            _ => ErrorKind::Any,
-        };
+        let kind = infrastructure_kind(error).unwrap_or(ErrorKind::Any);
         let name = error.downcast_ref::<Error>().map_or("Error", |error| error.kind.as_str());
         Error::new(kind, format!("`{}` of the rubric failed", self.name)).because(Cause::new(name, text))
+    }
+}
+
+/// The kind of an error that the infrastructure causes, not the function or the response that it scores.
+fn infrastructure_kind(error: &BoxError) -> Option<ErrorKind> {
+    if let Some(error) = error.downcast_ref::<PythonError>() {
+        return error.is_infrastructure().then_some(ErrorKind::infrastructure("PythonError"));
+    }
+    let kind = &error.downcast_ref::<Error>()?.kind;
+    match kind {
+        ErrorKind::Unauthorized => Some(ErrorKind::Unauthorized),
+        // An empty response of a judge is no fault of the model that it judges.
+        kind if kind.is(ErrorKind::Model) || *kind == ErrorKind::Unsupported => Some(ErrorKind::Model),
+        kind => kind.is(ErrorKind::Infra).then(|| kind.clone()),
     }
 }
 

@@ -519,7 +519,7 @@ impl Dispatcher {
                 Arc::make_mut(&mut trial.result).pass_threshold = threshold;
                 if !trial.is_rescored {
                     self.spend(trial.index, &trial.result);
-                    self.stop_early(trial.index, &trial.result);
+                    self.stop_early(trial);
                 }
             }
             let bytes = finished.iter().filter_map(|trial| trial.row.as_ref()).map(Vec::len).sum::<usize>();

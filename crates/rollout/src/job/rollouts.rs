@@ -59,6 +59,8 @@ pub(super) struct Finished {
     pub(super) state: Option<Box<State>>,
     /// What a rollout that is not solved ended with.
     pub(super) evidence: Option<String>,
+    /// Why an answer of a benchmark could not be scored, although the question itself has no error.
+    pub(super) unscored: Option<TrialError>,
     /// Whether an earlier run finished it, and only its scores are new.
     pub(super) is_rescored: bool,
 }
@@ -67,7 +69,16 @@ impl Finished {
     /// A trial with only a result.
     pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
         let result = Arc::new(result);
-        Self { index, result, row: None, output: None, state: None, evidence: None, is_rescored: false }
+        Self {
+            index,
+            result,
+            row: None,
+            output: None,
+            state: None,
+            evidence: None,
+            unscored: None,
+            is_rescored: false,
+        }
     }
 }
 
@@ -396,6 +407,7 @@ impl Group {
             return None;
         }
         let mut result = trial_result(&self.plan.trial(index), &output);
+        self.redact(&mut result.error);
         (result.tries, result.agent_starts) = (tries, tries);
         let new = self.scoring_notes(state).filter(|note| !notes.contains(note)).collect::<Vec<_>>();
         result.notes = [notes, new].concat();
@@ -427,9 +439,7 @@ impl Group {
         result.notes = self.scoring_notes(state).collect();
         let cleanups = state.cleanup_errors.iter().map(ToString::to_string);
         result.notes.extend(cleanups.map(|note| self.plan.redactor().text(&note).into_owned()));
-        if let Some(error) = &mut result.error {
-            error.message = self.plan.redactor().text(&error.message).into_owned();
-        }
+        self.redact(&mut result.error);
         let row = self.keep.rows.then(|| match &answered {
             Some((form, answered)) => self.line(&answered.kept(form.kept)),
             None => self.line(&output),
@@ -439,15 +449,26 @@ impl Group {
         let evidence =
             is_unsolved.then(|| TrialCause::of_ending(&(&output).into(), self.plan.redactor()).text);
         let output = self.keep.outputs.then_some(output);
-        Finished { row, output, evidence, ..Finished::new(index, result) }
+        let unscored = state.scoring_failure().filter(|_| result.error.is_none());
+        let mut unscored = unscored.map(|error| trial_error(&error.into()));
+        self.redact(&mut unscored);
+        Finished { row, output, evidence, unscored, ..Finished::new(index, result) }
     }
 
-    /// The failures of scoring functions, without secrets.
+    /// The failures of scoring functions, without secrets. One that is the error of the rollout is not repeated.
     fn scoring_notes(&self, state: &State) -> impl Iterator<Item = String> {
+        let reported = state.failure().filter(|_| self.rollouts.results.is_none());
         state
             .scoring_errors
             .iter()
+            .filter(move |error| Some(*error) != reported)
             .map(|error| self.plan.redactor().text(&format!("{error}; {COUNTS_AS_ZERO}")).into_owned())
+    }
+
+    fn redact(&self, error: &mut Option<TrialError>) {
+        if let Some(error) = error {
+            error.message = self.plan.redactor().text(&error.message).into_owned();
+        }
     }
 
     /// A row as a line of a file, without secrets.

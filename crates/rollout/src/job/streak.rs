@@ -25,9 +25,17 @@ pub(super) struct FailureStreak {
 }
 
 impl FailureStreak {
-    /// Adds a trial of a task, with the number of all tasks. Returns the reason if the job has to stop.
-    pub(super) fn add(&mut self, result: &TrialResult, task: usize, tasks: usize) -> Option<EarlyStop> {
-        let Some(error) = result.error.as_ref().filter(|error| is_infrastructure(result, error)) else {
+    /// Adds a trial of a task, with the number of all tasks, and the reason if it could not be scored. Returns the
+    /// reason if the job has to stop.
+    pub(super) fn add(
+        &mut self,
+        result: &TrialResult,
+        unscored: Option<&TrialError>,
+        task: usize,
+        tasks: usize,
+    ) -> Option<EarlyStop> {
+        let error = result.error.as_ref().filter(|error| is_infrastructure(result, error));
+        let Some(error) = error.or(unscored) else {
             *self = Self { is_mixed: true, ..Self::default() };
             return None;
         };
@@ -87,11 +95,11 @@ mod tests {
     ) -> Option<u64> {
         let mut streak = FailureStreak::default();
         for kind in first {
-            assert_eq!(streak.add(&result(*kind, "other"), 0, 10), None);
+            assert_eq!(streak.add(&result(*kind, "other"), None, 0, 10), None);
         }
         (1..100).find(|number| {
             let (task, kind, message) = then(*number);
-            streak.add(&result(kind, &message), task, 10).is_some()
+            streak.add(&result(kind, &message), None, task, 10).is_some()
         })
     }
 
@@ -118,7 +126,7 @@ mod tests {
         assert_eq!(ended(&[], |number| environment(number as usize)), Some(5));
         let mut alone = FailureStreak::default();
         let (_, kind, message) = environment(0);
-        let stopped = (1..10).find(|_| alone.add(&result(kind, &message), 0, 1).is_some());
+        let stopped = (1..10).find(|_| alone.add(&result(kind, &message), None, 0, 1).is_some());
         assert_eq!(stopped, Some(5));
     }
 }

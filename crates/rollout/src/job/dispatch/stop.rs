@@ -1,7 +1,7 @@
 //! Reasons to stop a job before all its trials ran.
 
 use super::Dispatcher;
-use crate::job::JobError;
+use crate::job::{JobError, rollouts::Finished};
 use rollout_core::{
     event::Event,
     name::TrialIndex,
@@ -55,13 +55,13 @@ impl Dispatcher {
 
     /// Stops a job whose trials fail one after another with the same cause. A job without saved results continues,
     /// because it could not be resumed.
-    pub(super) fn stop_early(&mut self, index: TrialIndex, result: &TrialResult) {
+    pub(super) fn stop_early(&mut self, Finished { index, result, unscored, .. }: &Finished) {
         if self.plan.regrade.is_some() {
             // Trials in a row fail because nothing of them was kept; others may be graded.
             return;
         }
-        let (_, task, _) = self.plan.place(index);
-        let stop = self.streak.add(result, task, self.plan.tasks().len());
+        let (_, task, _) = self.plan.place(*index);
+        let stop = self.streak.add(result, unscored.as_ref(), task, self.plan.tasks().len());
         if self.dir.is_some() && self.stopped.is_none() && !self.stop.is_cancelled() {
             self.stopped = stop;
             if self.stopped.is_some() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout::model::{
-    Model, Rubric, State,
+    ErrorKind, Model, Rubric, State,
     parser::{Boxed, MaybeThink},
     rubric::Judge,
 };
@@ -74,6 +74,28 @@ async fn a_judge_that_fails_gives_zero_and_the_state_has_the_reason() {
     assert_eq!((state.reward, metrics(&state)[0]), (Some(0.5), ("judged", 0.0)));
     assert!(state.fields["judge_error"].as_str().unwrap().contains("no such model"), "{:?}", state.fields);
     assert!(state.error.is_none());
+}
+
+#[tokio::test]
+async fn a_rollout_whose_judge_failed_is_out_of_baseline_and_samples() {
+    let server = ModelServer::scripted(|request| match request.last_text() {
+        text if text.contains("Response:\n```\n5\n```") => ModelReply::error(500, "out of order"),
+        text => ModelReply::text(if text.contains("Response:\n```\n4\n```") { "yes" } else { "no" }),
+    });
+    let rubric = Rubric::new().judge("judged", 1.0, judge(&server));
+    let mut states = ["4", "5", "6"].map(said);
+    rubric.score_group(&mut states).await;
+    let seen = states.each_ref().map(|state| (state.reward, state.advantage, state.is_excluded));
+    assert_eq!(
+        seen,
+        [(Some(1.0), Some(0.5), false), (Some(0.0), None, true), (Some(0.0), Some(-0.5), false)]
+    );
+    let failure = states[1].failure().unwrap();
+    assert_eq!(failure.kind, ErrorKind::Model);
+    assert!(failure.to_string().contains("out of order"), "{failure}");
+    assert!(states[1].samples().unwrap().is_empty());
+    rubric.include_errors(true).score_group(&mut states).await;
+    assert!(states.iter().all(|state| state.advantage.is_some() && !state.is_excluded));
 }
 
 #[tokio::test]

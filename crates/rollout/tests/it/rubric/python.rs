@@ -135,6 +135,23 @@ async fn a_group_is_scored_by_lists() {
 }
 
 #[tokio::test]
+async fn a_process_that_ends_or_hangs_excludes_the_rollout_and_an_exception_counts_as_zero() {
+    let files = Files::new();
+    for (function, text, is_excluded) in
+        [("crashes", "crash", true), ("sleeps", "sleep", true), ("broken", "4", false)]
+    {
+        let reward = match function {
+            "sleeps" => files.reward(function).timeout(Duration::from_millis(200)),
+            _ => files.reward(function),
+        };
+        let mut state = said(text);
+        Rubric::new().python("scored", 1.0, reward).score_rollout(&mut state).await.unwrap();
+        assert_eq!((state.reward, state.scoring_errors.len()), (Some(0.0), 1), "{function}");
+        assert_eq!((state.is_excluded, state.failure().is_some()), (is_excluded, is_excluded), "{function}");
+    }
+}
+
+#[tokio::test]
 async fn errors_of_a_function_are_reported_with_their_line() {
     let files = Files::new();
     let error = files.score("broken", "4").await.unwrap_err();
