@@ -1,7 +1,7 @@
 //! Rows of earlier runs whose groups get new members in this run: they are scored together.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     io,
     path::PathBuf,
 };
@@ -47,11 +47,12 @@ pub(super) struct EarlierMember {
     pub(super) output: RolloutOutput,
 }
 
-/// The fields that identify a row. Rows of other programs have no attempt, so they are never replaced.
+/// The fields that identify a row. Rows of other programs have no attempt: they count in the baseline of their group,
+/// but they are never replaced.
 #[derive(Deserialize)]
 struct Key {
     example_id: u64,
-    attempt: u32,
+    attempt: Option<u32>,
 }
 
 impl EarlierRows {
@@ -64,7 +65,7 @@ impl EarlierRows {
         journaled: &HashMap<TrialIndex, JournaledParts>,
     ) -> Result<Self, JobError> {
         // Whether the group of a trial has members to run.
-        let is_open = |index: TrialIndex| {
+        let is_open = |index: TrialIndex| -> bool {
             let (agent, task, _) = plan.place(index);
             let first = plan.index(agent, task, 1);
             let last = plan.index(agent, task, plan.tasks[task].attempts);
@@ -79,24 +80,46 @@ impl EarlierRows {
             let Some(file) = section.rows_file() else { continue };
             let failed = |source| JobError::Rows { path: file.path.clone(), source };
             let by_id = file.examples(plan);
+            // Every numbered row of an open group, and every other row.
+            let (mut numbered, mut unnumbered) = (HashSet::new(), Vec::new());
             let mut lines = Lines::open(&file.path).map_err(failed)?;
             while let Some(line) = lines.next_line().map_err(failed)? {
                 let Ok(Key { example_id, attempt }) = serde_json::from_slice(line.bytes) else { continue };
                 let Some(task) = by_id.task(example_id) else { continue };
-                if !(1..=plan.tasks[task].attempts).contains(&attempt) {
+                if !is_open(plan.index(file.agent, task, 1)) {
                     continue;
                 }
-                let index = plan.index(file.agent, task, attempt);
-                if wanted(index) {
-                    let journaled = journaled.get(&index).cloned().unwrap_or_default();
-                    let place = Place { file: found.files.len(), offset: line.offset, journaled };
-                    // Of two rows of one rollout, the later one counts.
-                    found.members.insert(index, place);
+                match attempt {
+                    Some(attempt) if (1..=plan.tasks[task].attempts).contains(&attempt) => {
+                        let index = plan.index(file.agent, task, attempt);
+                        numbered.insert(index);
+                        if wanted(index) {
+                            // Of two rows of one rollout, the later one counts.
+                            found.add(index, line.offset, journaled);
+                        }
+                    }
+                    Some(_) => {}
+                    None => unnumbered.push((task, line.offset)),
+                }
+            }
+            // They get the free numbers, as when the rows of the job are read.
+            for (task, offset) in unnumbered {
+                let attempts = 1..=plan.tasks[task].attempts;
+                let mut indexes = attempts.map(|attempt| plan.index(file.agent, task, attempt));
+                let Some(free) = indexes.find(|index| numbered.insert(*index)) else { continue };
+                if wanted(free) {
+                    found.add(free, offset, journaled);
                 }
             }
             found.files.push(file.path);
         }
         Ok(found)
+    }
+
+    /// Adds a row of the file that is being read.
+    fn add(&mut self, index: TrialIndex, offset: u64, journaled: &HashMap<TrialIndex, JournaledParts>) {
+        let journaled = journaled.get(&index).cloned().unwrap_or_default();
+        self.members.insert(index, Place { file: self.files.len(), offset, journaled });
     }
 
     /// Whether a member is among them.

@@ -385,6 +385,8 @@ impl Group {
         for (state, (index, journaled, row)) in states.iter().zip(rest) {
             match row {
                 None => new.push(self.finish(index, journaled.tries, state)),
+                // A row of another program has no number that says which row replaces it, so it stays as it is.
+                Some(before) if before.attempt.is_none() => {}
                 Some(before) => finished.extend(self.rescore(index, journaled, state, before)),
             }
         }

@@ -213,6 +213,26 @@ async fn results_of_other_programs_are_continued() {
 }
 
 #[tokio::test]
+async fn rows_of_other_programs_count_in_the_advantages_of_the_rest_of_their_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = value!({
+        "example_id": 0, "reward": 0.0, "error": null, "prompt": [{"role": "user", "content": "say 0"}],
+        "completion": [{"role": "assistant", "content": "wrong"}],
+    });
+    foreign(dir.path(), "results.jsonl", std::slice::from_ref(&row));
+    let options = RunOptions::new(model()).save_to(dir.path()).state_columns(["advantage"]);
+    rollouts(&right(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
+    let rows = lines(&dir.path().join("results.jsonl"));
+    assert_eq!((rows.len(), &rows[0]), (6, &row), "the row of the other program stays as it is");
+    let mut advantages: Vec<_> = rows[1..]
+        .iter()
+        .map(|row| (row["example_id"].as_u64().unwrap(), row["advantage"].as_f64().unwrap()))
+        .collect();
+    advantages.sort_by_key(|(example, _)| *example);
+    assert_eq!(advantages, [(0, 0.5), (1, 0.0), (1, 0.0), (2, 0.0), (2, 0.0)]);
+}
+
+#[tokio::test]
 async fn errors_of_other_programs_count_in_every_form_and_under_every_name_of_the_file() {
     for name in ["outputs.jsonl", "results.jsonl"] {
         let dir = tempfile::tempdir().unwrap();
