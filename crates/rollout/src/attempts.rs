@@ -59,6 +59,8 @@ pub struct TaskAttempts {
     pub model: Arc<Model>,
     /// How advantages are computed from the rewards of the group.
     pub advantage: Advantage,
+    /// Whether attempts that failed or timed out count in the baseline of the advantages, and give training samples.
+    pub include_errors: bool,
     /// Fields of the state to include in the rows.
     pub columns: Vec<String>,
     /// Each attempt waits for a permit of this share, if other runs share a limit with it.
@@ -76,6 +78,7 @@ impl TaskAttempts {
             attempts,
             model: model.into(),
             advantage: Advantage::default(),
+            include_errors: false,
             columns: Vec::new(),
             share: None,
             secrets: Vec::new(),
@@ -106,11 +109,13 @@ impl TaskRollouts {
 
     /// Attempts the task at this index, and scores the attempts as a group.
     ///
-    /// An attempt that failed or timed out is excluded from the baseline of the advantages, and has no advantage. The
-    /// `example_id` in its row is the index of the task.
+    /// Unless [errors are included](TaskAttempts::include_errors), an attempt that failed or timed out is excluded from
+    /// the baseline of the advantages, and has no advantage. The `example_id` in its row is the index of the task.
     pub fn attempt(&self, task: usize, how: TaskAttempts) -> BoxFuture<'_, Result<TaskOutputs, JobError>> {
         Box::pin(async move {
-            let TaskAttempts { attempts, model, advantage, columns, share, secrets, cancel } = how;
+            let TaskAttempts { attempts, model, advantage, include_errors, columns, share, secrets, cancel } =
+                how;
+            let baseline = Rubric::new().advantage(advantage).include_errors(include_errors);
             let plan = self.plan.of_task(task, attempts, Arc::clone(&model), &secrets);
             let scratch = blocking(TempDir::new).await;
             let scratch =
@@ -127,7 +132,7 @@ impl TaskRollouts {
             let cancelled = run?.cancelled;
             let ended = mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
             let example = Example { id: task as u64, name: self.tasks()[task].name(), model };
-            let outputs = example.rows(ended, advantage, &columns).await;
+            let outputs = example.rows(ended, baseline, &columns).await;
             Ok(TaskOutputs { outputs, cancelled })
         })
     }
@@ -159,11 +164,11 @@ struct Example<'a> {
 }
 
 impl Example<'_> {
-    /// The rows of attempts, with advantages over all of them.
+    /// The rows of attempts, with advantages over all of them. `baseline` is a rubric without functions.
     async fn rows(
         &self,
         mut attempts: Vec<Attempt>,
-        advantage: Advantage,
+        baseline: Rubric,
         columns: &[String],
     ) -> Vec<RolloutOutput> {
         attempts.sort_by_key(|(result, _)| result.attempt);
@@ -176,8 +181,7 @@ impl Example<'_> {
             .unzip();
         // The rubric knows only the rewards of the tests.
         let rewards: Vec<f64> = results.iter().map(|result| result.reward.unwrap_or(0.0)).collect();
-        let mut rubric =
-            Rubric::new().advantage(advantage).group_reward("reward", 1.0, move |_| rewards.clone());
+        let mut rubric = baseline.group_reward("reward", 1.0, move |_| rewards.clone());
         let names: BTreeSet<&String> = results.iter().flat_map(|result| result.rewards.keys()).collect();
         for name in names {
             let named = |result: &Arc<TrialResult>| result.rewards.get(name).copied().unwrap_or(0.0);

@@ -38,6 +38,6 @@ pub(crate) use self::parquet::write_column;
 pub use self::parquet::{ParquetWriteError, ParquetWriter};
 pub use self::{
     read::{ReadError, SampleReader},
-    saved::{TrialSampleError, group_member, trial_samples},
+    saved::{TrialSampleError, exclusion_cause, group_member, trial_samples},
 };
 pub use rollout_core::sample::{Sample, SampleError, SampledTurn};

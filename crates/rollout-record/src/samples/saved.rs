@@ -7,6 +7,7 @@ use super::read;
 use crate::saved::{Conversation, SavedTrial};
 use rollout_core::{
     advantage::GroupMember,
+    row::RolloutOutput,
     sample::{Sample, SampleError, SampleTokens, SampleTurn, SampledRollout, samples},
 };
 
@@ -53,6 +54,12 @@ pub fn trial_samples(
     read::of_steps(rollout, &steps).map_err(TrialSampleError::Turns)
 }
 
+/// Returns why a rollout is excluded from the baseline of its group and from training, unless errors are included: the
+/// names of an error and its causes, or a timeout. None if it is not excluded.
+pub fn exclusion_cause(row: &RolloutOutput) -> Option<String> {
+    read::cut_short(row.error.as_ref(), row.stop_condition.as_deref())
+}
+
 /// Returns a trial as a member of its group, and the cause if it is excluded from the group's baseline and from
 /// training.
 ///
@@ -64,7 +71,7 @@ pub fn group_member(
 ) -> Option<(GroupMember, Option<String>)> {
     let row = said.and_then(|said| said.row.as_ref());
     let cause = match row {
-        Some(row) => read::cut_short(row.error.as_ref(), row.stop_condition.as_deref()),
+        Some(row) => exclusion_cause(row),
         None => trial.result.error.as_ref().map(|error| error.kind.to_string()).or_else(|| {
             let stop_condition = said.and_then(|said| said.stop_condition.as_deref());
             read::cut_short(None, stop_condition)

@@ -17,8 +17,16 @@ const MAX_PER_EXAMPLE: u32 = 1024;
 const REPORTED: usize = 20;
 
 /// The keys beside those of the source.
-const KEYS: [&str; 7] =
-    ["rollouts_per_example", "model", "base_url", "api_key", "sampling", "advantage", "return"];
+const KEYS: [&str; 8] = [
+    "rollouts_per_example",
+    "model",
+    "base_url",
+    "api_key",
+    "sampling",
+    "advantage",
+    "include_errors",
+    "return",
+];
 
 /// What a service has to give.
 #[derive(Debug)]
@@ -88,6 +96,7 @@ impl Offer {
         let rollouts = per_example(take("rollouts_per_example"), self.per_example, &mut problems);
         let AskedModel { model, key, is_named } = self.policy.read(&mut take, &mut problems);
         let advantage = self.advantage(take("advantage"), &mut problems);
+        let includes_errors = self.includes_errors(take("include_errors"), &mut problems);
         let form = self.form(take("return"), &mut problems);
         if !problems.is_empty() {
             return Err(shortened(problems));
@@ -102,6 +111,7 @@ impl Offer {
                 rollouts,
                 model,
                 advantage,
+                includes_errors,
                 columns: form.columns(),
                 key,
                 concurrency: self.concurrency,
@@ -121,6 +131,14 @@ impl Offer {
             problems.push(what.to_owned());
         }
         named
+    }
+
+    fn includes_errors(&self, asked: Option<Value>, problems: &mut Problems) -> bool {
+        let Some(asked) = asked else { return self.source.includes_errors() };
+        asked.as_bool().unwrap_or_else(|| {
+            problems.push("`include_errors` is neither true nor false".to_owned());
+            false
+        })
     }
 
     fn form(&self, asked: Option<Value>, problems: &mut Problems) -> Form {
@@ -201,6 +219,7 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
                 retry: RetryConfig::default(),
                 state_columns: Vec::new(),
                 is_grouped: true,
+                includes_errors: false,
             })),
             policy: Policy::new(&agent.model).unwrap(),
             per_example: NonZeroU32::new(3).unwrap(),

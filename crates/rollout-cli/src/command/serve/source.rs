@@ -40,6 +40,8 @@ pub(super) struct ExampleSource {
     pub(super) state_columns: Vec<String>,
     /// Whether rollouts are scored as groups, so that they have advantages.
     pub(super) is_grouped: bool,
+    /// Whether rollouts that failed or timed out are in baselines and samples.
+    pub(super) includes_errors: bool,
 }
 
 /// What may be asked for.
@@ -64,6 +66,8 @@ pub(super) struct GroupOptions {
     pub(super) model: Arc<Model>,
     /// In the place of the job's.
     pub(super) advantage: Option<Advantage>,
+    /// Whether rollouts that failed or timed out are in baselines and samples.
+    pub(super) includes_errors: bool,
     pub(super) columns: &'static [&'static str],
     /// The key that came with the request.
     pub(super) key: Option<String>,
@@ -90,6 +94,7 @@ impl Source {
             retry,
             state_columns: config.state_columns.clone(),
             is_grouped: !config.independent_scoring,
+            includes_errors: config.include_errors,
         })))
     }
 
@@ -126,6 +131,14 @@ impl Source {
         match self {
             Self::Examples(source) => source.is_grouped,
             Self::Tasks(_) => true,
+        }
+    }
+
+    /// Whether rollouts that failed or timed out are in baselines and samples, where a client does not say.
+    pub(super) fn includes_errors(&self) -> bool {
+        match self {
+            Self::Examples(source) => source.includes_errors,
+            Self::Tasks(_) => false,
         }
     }
 
@@ -295,7 +308,7 @@ impl Subject {
         share: Share,
         cancel: Cancel,
     ) -> Result<(Vec<RolloutOutput>, bool), GenerateError> {
-        let GroupOptions { rollouts, model, advantage, columns, key, concurrency } = options;
+        let GroupOptions { rollouts, model, advantage, includes_errors, columns, key, concurrency } = options;
         match self {
             Self::Example(source, input) => {
                 let further =
@@ -307,7 +320,7 @@ impl Subject {
                     .state_columns(columns)
                     .retry(source.retry.clone())
                     .cancel(cancel);
-                let group = source.rollouts.clone().dataset(vec![*input]);
+                let group = source.rollouts.clone().dataset(vec![*input]).include_errors(*includes_errors);
                 let group = match *advantage {
                     Some(advantage) => group.advantage(advantage),
                     None => group,
@@ -318,6 +331,7 @@ impl Subject {
             Self::Task(tasks, place) => {
                 let how = TaskAttempts {
                     advantage: advantage.unwrap_or_default(),
+                    include_errors: *includes_errors,
                     columns: columns.iter().map(|column| (*column).to_owned()).collect(),
                     share: Some(share),
                     secrets: key.iter().cloned().collect(),

@@ -4,6 +4,7 @@
 //! its rollouts are cancelled.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +16,7 @@ use axum::body::{Body, Bytes};
 use futures_util::stream;
 use rollout::{
     job::{Cancel, JobError},
-    model::{GenerateError, RolloutOutput, Share},
+    model::{GenerateError, RolloutOutput, Share, samples::exclusion_cause},
     record::redact::Redactor,
 };
 use serde::Serialize;
@@ -93,7 +94,7 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
         let Some(ended) = running.join_next().await else { break };
         match ended {
             Ok(Ok((of_group, cancelled, line))) => {
-                summary.add(&of_group);
+                summary.add(of_group);
                 summary.cancelled |= cancelled;
                 let Some(line) = line else { continue };
                 // A client that does not read must not hold up the end of the service.
@@ -153,7 +154,7 @@ impl Group {
     /// Runs and scores the rollouts of one example or task. There is no line if all of them were cancelled.
     async fn run(self, subject: Subject, share: Share) -> Result<(Tally, bool, Option<Line>), GenerateError> {
         let (outputs, cancelled) = subject.run(&self.how.options, share, self.cancel.clone()).await?;
-        let tally = Tally::of(&outputs);
+        let tally = Tally::of(&outputs, self.how.options.includes_errors);
         if outputs.is_empty() {
             return Ok((tally, cancelled, None));
         }
@@ -206,6 +207,7 @@ struct GroupLine<'a> {
     advantages: Vec<&'a Value>,
     metrics: Vec<Value>,
     errors: Vec<Option<String>>,
+    stop_conditions: Vec<Option<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     samples: Option<Vec<&'a Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,6 +231,7 @@ impl<'a> GroupLine<'a> {
             advantages: column("advantage").collect(),
             metrics: outputs.iter().map(|output| serde_json::json!(output.metrics)).collect(),
             errors: outputs.iter().map(error).collect(),
+            stop_conditions: outputs.iter().map(|output| output.stop_condition.as_deref()).collect(),
             samples: (form == Form::Samples)
                 .then(|| column("training_samples").filter_map(Value::as_array).flatten().collect()),
             rollouts: (form == Form::Rollouts).then_some(outputs),
@@ -241,13 +244,18 @@ impl<'a> GroupLine<'a> {
 struct Tally {
     rollouts: u64,
     errors: u64,
+    /// Rollouts that failed or timed out, and are in no baseline and no sample, by cause.
+    left_out: BTreeMap<String, u64>,
     reward: f64,
     samples: u64,
     without_tokens: u64,
 }
 
 impl Tally {
-    fn of(outputs: &[RolloutOutput]) -> Self {
+    fn of(outputs: &[RolloutOutput], includes_errors: bool) -> Self {
+        let mut left_out = BTreeMap::new();
+        let causes = outputs.iter().filter(|_| !includes_errors).filter_map(exclusion_cause);
+        causes.for_each(|cause| *left_out.entry(cause).or_default() += 1);
         let samples = |output: &RolloutOutput| match output.columns.get("training_samples")? {
             Value::Array(samples) => Some(Some(samples.len() as u64)),
             _ => Some(None),
@@ -255,6 +263,7 @@ impl Tally {
         Self {
             rollouts: outputs.len() as u64,
             errors: outputs.iter().filter(|output| output.error.is_some()).count() as u64,
+            left_out,
             reward: outputs.iter().map(|output| output.reward).sum(),
             samples: outputs.iter().filter_map(samples).flatten().sum(),
             without_tokens: outputs.iter().filter(|output| samples(output) == Some(None)).count() as u64,
@@ -277,6 +286,7 @@ enum Last<'a> {
         groups: u64,
         rollouts: u64,
         errors: u64,
+        left_out: &'a BTreeMap<String, u64>,
         avg_reward: f64,
         samples: u64,
         rollouts_without_tokens: u64,
@@ -289,21 +299,25 @@ enum Last<'a> {
 }
 
 impl Summary {
-    fn add(&mut self, group: &Tally) {
+    fn add(&mut self, group: Tally) {
         self.groups += u64::from(group.rollouts > 0);
         self.tally.rollouts += group.rollouts;
         self.tally.errors += group.errors;
+        for (cause, number) in group.left_out {
+            *self.tally.left_out.entry(cause).or_default() += number;
+        }
         self.tally.reward += group.reward;
         self.tally.samples += group.samples;
         self.tally.without_tokens += group.without_tokens;
     }
 
-    fn last(&self, started: Instant) -> Last<'static> {
-        let Tally { rollouts, errors, reward, samples, without_tokens } = self.tally;
+    fn last(&self, started: Instant) -> Last<'_> {
+        let Tally { rollouts, errors, ref left_out, reward, samples, without_tokens } = self.tally;
         Last::Summary {
             groups: self.groups,
             rollouts,
             errors,
+            left_out,
             avg_reward: if rollouts == 0 { 0.0 } else { reward / rollouts as f64 },
             samples,
             rollouts_without_tokens: without_tokens,

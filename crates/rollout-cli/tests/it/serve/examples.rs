@@ -29,7 +29,7 @@ fn a_group_is_sent_as_soon_as_it_is_scored() {
 
     hold.open();
     assert_eq!(answer.next().unwrap()["example_id"], 0);
-    insta::assert_snapshot!(summary(answer.next()), @r#"{"type":"summary","groups":2,"rollouts":4,"errors":0,"avg_reward":1.0,"samples":0,"rollouts_without_tokens":0,"cancelled":false}"#);
+    insta::assert_snapshot!(summary(answer.next()), @r#"{"type":"summary","groups":2,"rollouts":4,"errors":0,"left_out":{},"avg_reward":1.0,"samples":0,"rollouts_without_tokens":0,"cancelled":false}"#);
     assert_eq!(answer.next(), None);
     service.until(&idle());
 }

@@ -44,9 +44,9 @@ fn every_problem_of_a_request_is_reported_on_its_own_line() {
     insta::assert_snapshot!(refused(json!({
         "inputs": [{"question": "?"}, {"answer": "4"}, {"prompt": []}, {"question": 4}],
         "rollouts_per_example": 0, "model": "", "sampling": [], "return": "all",
-        "base_url": "evil.example", "api_key": 7, "advantage": "best", "task_ids": ["0"], "endpoint": "x",
+        "base_url": "evil.example", "api_key": 7, "advantage": "best", "include_errors": 1, "task_ids": ["0"], "endpoint": "x",
     })), @r#"
-    "endpoint" is unknown; there are `inputs`, `example_ids`, `task_ids`, `rollouts_per_example`, `model`, `base_url`, `api_key`, `sampling`, `advantage`, `return`
+    "endpoint" is unknown; there are `inputs`, `example_ids`, `task_ids`, `rollouts_per_example`, `model`, `base_url`, `api_key`, `sampling`, `advantage`, `include_errors`, `return`
     `task_ids` are for container tasks, and the job has an interaction; send `example_ids` or `inputs`
     inputs[1]: missing `prompt` or `question`
     inputs[2]: `prompt` is empty
@@ -57,6 +57,7 @@ fn every_problem_of_a_request_is_reported_on_its_own_line() {
     `api_key` is not a text of visible ASCII characters
     `sampling` is not an object
     `advantage` must be one of "group_mean", "leave_one_out", "normalised"
+    `include_errors` is neither true nor false
     `return` is neither "samples" nor "rollouts"
     "#);
     insta::assert_snapshot!(refused(json!({"example_ids": [0, 2, -1, "0", 0, {"deep": ["x".repeat(100)]}]})), @r#"
@@ -112,6 +113,50 @@ fn hostile_requests_are_refused_and_cost_nothing() {
     service.until(&idle());
     assert_eq!(server.served(), 0);
     assert_eq!(service.rollouts(&json!({"example_ids": [0]})).lines().len(), 2);
+}
+
+/// The first rollout has one turn, and then its time ends. The server fails the second one; the third is right.
+fn of_three_ends() -> (ModelServer, TestJob) {
+    let hold = Hold::new();
+    let ends = std::sync::atomic::AtomicUsize::new(0);
+    let server = ModelServer::scripted(move |request| match request.turns() {
+        0 => ModelReply::tool_call("look", &json!({})).tokens(&[1, 2], &[(3, -0.5)]),
+        _ => match ends.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => ModelReply::text("2").held(&hold),
+            1 => ModelReply::error(500, "out of memory"),
+            _ => ModelReply::text("2").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
+        },
+    });
+    let look = json!({"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}});
+    let interaction = json!({
+        "dataset": [{"question": "What is 1+1?", "answer": "2"}], "tools": [look],
+        "rubric": [{"match": "numeric"}], "limits": {"timeout_sec": 5},
+    });
+    let job = job(&server, 1).set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    (server, job.set("n_concurrent_trials", json!(1)))
+}
+
+#[test]
+fn rollouts_that_are_left_out_of_samples_are_counted_by_cause_unless_a_client_includes_them() {
+    let (_server, job) = of_three_ends();
+    let service = Service::start(job);
+    let request = json!({"example_ids": [0], "rollouts_per_example": 3, "return": "samples"});
+    let lines = service.rollouts(&request).lines();
+    assert_eq!(lines[0]["stop_conditions"], json!(["timeout_reached", "has_error", "no_tools_called"]));
+    assert_eq!(lines[0]["advantages"], json!([null, null, 0.0]));
+    let last = summary(lines.last().cloned());
+    assert_eq!(last["left_out"], json!({"ModelError -> InternalServerError": 1, "timeout_reached": 1}));
+    assert_eq!((&last["samples"], &last["errors"]), (&json!(1), &json!(1)));
+
+    let (_server, job) = of_three_ends();
+    let service = Service::start(job);
+    let mut request = request;
+    request["include_errors"] = json!(true);
+    let lines = service.rollouts(&request).lines();
+    let advantages: Vec<f64> = serde_json::from_value(lines[0]["advantages"].clone()).unwrap();
+    assert!(advantages.iter().sum::<f64>().abs() < 1e-9 && advantages[2] > 0.0, "{advantages:?}");
+    let last = summary(lines.last().cloned());
+    assert_eq!((&last["samples"], &last["left_out"]), (&json!(3), &json!({})));
 }
 
 #[test]

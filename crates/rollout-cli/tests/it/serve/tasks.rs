@@ -167,6 +167,26 @@ fn an_attempt_that_fails_is_out_of_the_baseline() {
     assert!(error.contains("verifier"), "{error}");
     assert_eq!(group["errors"][2], Value::Null);
     assert_eq!((group["samples"].as_array().unwrap().len(), &lines[1]["errors"]), (2, &json!(1)));
+    assert_eq!(lines[1]["left_out"].as_object().unwrap().values().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn an_attempt_that_fails_is_included_if_the_request_says_so() {
+    let server = ModelServer::sequence([
+        bash("touch /app/broken").tokens(&[1, 2], &[(3, -0.5)]),
+        ModelReply::text("Done.").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
+        ModelReply::text("No.").tokens(&[1, 2], &[(6, -0.125)]),
+    ]);
+    let tests = "[ ! -e /app/broken ] || exit 1\necho 1 > /logs/verifier/reward.txt\n";
+    let service = Service::start(job(&server, [TestTask::new("task").tests(tests)]));
+    let request = json!({
+        "task_ids": ["task"], "rollouts_per_example": 2, "return": "samples", "include_errors": true,
+    });
+    let lines = service.rollouts(&request).lines();
+    assert_eq!(lines[0]["advantages"], json!([-0.5, 0.5]));
+    let samples = lines[0]["samples"].as_array().unwrap();
+    assert_eq!((samples.len(), samples[0]["error"].is_string()), (2, true), "{samples:#?}");
+    assert_eq!(lines[1]["left_out"], json!({}));
 }
 
 #[test]
