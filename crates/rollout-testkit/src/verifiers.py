@@ -42,13 +42,14 @@ def response(number, content, calls=None, tokens=None):
     return Response(id=f"r{number}", created=1, model="m", usage=usage, message=message)
 
 
-def token_lists(prompt, completion):
+def token_lists(prompt, completion, experts=False):
     return ResponseTokens(
         prompt_ids=list(range(prompt)),
         prompt_mask=[0] * prompt,
         completion_ids=list(range(100, 100 + completion)),
         completion_mask=[1] * completion,
         completion_logprobs=[-0.5 * place for place in range(completion)],
+        routed_experts=[[[place]] for place in range(prompt + completion)] if experts else None,
     )
 
 
@@ -177,7 +178,8 @@ async def advantages(rewards):
 async def answer(request):
     match request["do"]:
         case "tokens":
-            given = response(1, "x", None, token_lists(request["prompt"], request["completion"]))
+            tokens = token_lists(request["prompt"], request["completion"], request["experts"])
+            given = response(1, "x", None, tokens)
             return dict(await parse_response_tokens(given, request["limit"]))
         case "advantages":
             return await advantages(request["rewards"])

@@ -31,9 +31,11 @@ async fn masks_truncation_advantages_and_pass_rates_are_those_of_the_original() 
     for prompt in 0..6 {
         for completion in 0..4 {
             for limit in [None, Some(0), Some(1), Some(3), Some(5), Some(7), Some(20)] {
-                requests.push(
-                    json!({"do": "tokens", "prompt": prompt, "completion": completion, "limit": limit}),
-                );
+                for experts in [false, true] {
+                    requests.push(json!({
+                        "do": "tokens", "prompt": prompt, "completion": completion, "limit": limit, "experts": experts,
+                    }));
+                }
             }
         }
     }
@@ -76,10 +78,17 @@ fn tokens(request: &Value, answer: &Value) {
         prompt_ids: (0..prompt).collect(),
         completion_ids: (100..100 + completion).collect(),
         completion_logprobs: (0..completion).map(|place| -0.5 * f64::from(place)).collect(),
-        routed_experts: None,
+        routed_experts: (request["experts"] == true)
+            .then(|| (0..prompt + completion).map(|place| vec![vec![place]]).collect()),
     };
-    let ours = StepTokens::new(tokens, number("limit").map(|limit| limit as usize));
-    let theirs: StepTokens = serde_json::from_value(answer.clone()).unwrap();
+    let ours = StepTokens::new(tokens.clone(), number("limit").map(|limit| limit as usize));
+    let mut theirs: StepTokens = serde_json::from_value(answer.clone()).unwrap();
+    if let (Some(experts), true) = (&mut theirs.routed_experts, theirs.is_truncated) {
+        // The original cuts the experts of prompt and completion together to the length of the completion alone.
+        assert_eq!(experts.len(), theirs.completion_ids.len(), "{request}");
+        let kept = ours.prompt_ids.len() + ours.completion_ids.len();
+        *experts = tokens.routed_experts.unwrap().into_iter().take(kept).collect();
+    }
     assert_eq!(ours, theirs, "{request}");
 }
 
