@@ -148,6 +148,38 @@ fn an_interrupted_job_keeps_its_rows_and_is_carried_on() {
 }
 
 #[test]
+fn a_group_that_an_interrupt_cut_short_has_the_advantages_of_the_whole_group_after_a_resume() {
+    let hold = Hold::new();
+    hold.pass(2);
+    let held = hold.clone();
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    // The first two rollouts are right.
+    let server =
+        ModelServer::scripted(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 | 1 => ModelReply::text("1").held(&held),
+            _ => ModelReply::text("5").held(&held),
+        });
+    let mut interaction = sums(1);
+    interaction["state_columns"] = json!(["advantage"]);
+    let job = job(&server, interaction).set("n_attempts", json!(4)).set("n_concurrent_trials", json!(2));
+    let running = job.start();
+    // The others begin when the first two have ended.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(hold.waiting(2));
+    running.signal("-INT");
+    running.finish().expect(130);
+    assert_eq!(rows(&job).len(), 2);
+    hold.open();
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+    // The later of two rows of an attempt counts.
+    let advantages: std::collections::BTreeMap<_, _> = rows(&job)
+        .iter()
+        .map(|row| (row["attempt"].as_u64().unwrap(), row["advantage"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(advantages, [(1, 0.5), (2, 0.5), (3, -0.5), (4, -0.5)].into());
+}
+
+#[test]
 fn commands_of_an_interaction_run_beside_the_file_that_names_them() {
     let server = ModelServer::turns([ModelReply::tool_call("look", &json!({})), ModelReply::text("done")]);
     let interaction = json!({

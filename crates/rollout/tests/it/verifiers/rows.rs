@@ -71,6 +71,16 @@ async fn rows_of_the_original_are_read_and_its_run_continues() {
 /// Whether a row has all that the original wrote.
 fn check(row: &RolloutOutput, theirs: &Value) {
     let text = |value: &Value| value.as_str().map(str::to_owned);
+    let asked: Vec<Value> = row
+        .prompt
+        .iter()
+        .flatten()
+        .map(|message| json!({"role": message.role.as_str(), "content": message.text()}))
+        .collect();
+    let prompt = theirs["prompt"].as_array().unwrap().iter();
+    let their_prompt: Vec<Value> =
+        prompt.map(|message| json!({"role": message["role"], "content": message["content"]})).collect();
+    assert_eq!(asked, their_prompt);
     let messages = row.completion.as_ref().unwrap();
     let their_messages = theirs["completion"].as_array().unwrap();
     assert_eq!(messages.len(), their_messages.len());
@@ -95,6 +105,12 @@ fn check(row: &RolloutOutput, theirs: &Value) {
     assert_eq!(row.reward, theirs["reward"].as_f64().unwrap());
     assert_eq!(row.columns["trajectory"], theirs["trajectory"]);
     let written = serde_json::to_value(row).unwrap();
+    match theirs["error"].as_object() {
+        Some(error) => {
+            error.iter().for_each(|(key, value)| assert_eq!(&written["error"][key], value, "{key}"))
+        }
+        None => assert!(written["error"].is_null()),
+    }
     for key in ["metrics", "tool_defs", "error_chain", "long_error_chain", "stop_condition", "answer"] {
         assert_eq!(written[key], theirs[key], "{key}");
     }
