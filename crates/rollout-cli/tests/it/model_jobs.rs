@@ -265,6 +265,34 @@ fn memory_does_not_grow_with_the_rows() {
 }
 
 #[test]
+fn memory_does_not_grow_with_the_text_of_planned_examples() {
+    const EXAMPLES: usize = 3000;
+    /// The texts have 24 MB.
+    const TEXT: usize = 8000;
+    /// What the plan of so many examples may add, in MiB.
+    const ROOM: u64 = 18;
+    let peak_of = |examples: usize| {
+        let hold = Hold::new();
+        let held = hold.clone();
+        let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
+        let text = "x".repeat(TEXT);
+        let line = |n| format!("{}\n", json!({"question": format!("{n}: {text}"), "answer": "1"}));
+        let interaction = json!({"dataset": "examples.jsonl", "rubric": [{"match": "exact"}]});
+        let job = job(&server, interaction)
+            .file("examples.jsonl", &(0..examples).map(line).collect::<String>())
+            .set("n_concurrent_trials", json!(1));
+        let mut running = job.start();
+        running.until("the first one", |events| events.iter().any(|event| event["event"] == "trial_started"));
+        let peak = peak(&running);
+        running.signal("-KILL");
+        running.finish();
+        peak
+    };
+    let (few, many) = (peak_of(100), peak_of(EXAMPLES));
+    assert!(many < few + ROOM, "{few} MiB with 100 examples, {many} MiB with {EXAMPLES}");
+}
+
+#[test]
 fn two_models_behind_one_variable_are_two_agents_and_no_job_goes_on_with_the_other() {
     let server = ModelServer::arithmetic();
     let mut ids = Vec::new();

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_tasks_of_a_plan_take_less_than_seventy_megabytes() {
+    fn a_planned_example_takes_at_most_64_bytes_beside_its_text() {
         assert!(size_of::<Stored>() + size_of::<crate::job::PlanTask>() <= 64);
     }
 
