@@ -200,6 +200,8 @@ pub(super) struct Registry {
     name: String,
     /// The base of tasks without a repository; none for a downloaded registry.
     base: Option<PathBuf>,
+    /// The rules for datasets whose entries name none.
+    compat: Option<Compat>,
     entries: Vec<Value>,
 }
 
@@ -220,7 +222,7 @@ impl Registry {
                     let registry = download::shown_url(url)?;
                     let file = kept.clone();
                     return match blocking(move || fs::read(file)).await {
-                        Ok(bytes) => Self::parse(registry, None, &bytes),
+                        Ok(bytes) => Ok(Self::parse(registry, None, &bytes)?.of(location)),
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             Err(RegistryError::Offline { registry })
                         }
@@ -228,7 +230,7 @@ impl Registry {
                     };
                 }
                 let (name, bytes) = download::get(url, MAX_REGISTRY_BYTES).await?;
-                let registry = Self::parse(name, None, &bytes)?;
+                let registry = Self::parse(name, None, &bytes)?.of(location);
                 let file = kept.clone();
                 blocking(move || keep(&file, &bytes)).await.map_err(failed)?;
                 Ok(registry)
@@ -254,6 +256,13 @@ impl Registry {
         Self::parse(name, Some(base), &bytes)
     }
 
+    /// The public registries are lists of tasks that are made for Harbor, and many of these tasks are older than
+    /// `schema_version`, which marks them.
+    fn of(self, location: &RegistryLocation) -> Self {
+        let is_public = RegistryLocation::public().contains(location);
+        Self { compat: is_public.then_some(Compat::Harbor), ..self }
+    }
+
     fn parse(name: String, base: Option<PathBuf>, bytes: &[u8]) -> Result<Self, RegistryError> {
         let value = serde_json::from_slice(bytes)
             .map_err(|source| RegistryError::Syntax { registry: name.clone(), source })?;
@@ -266,7 +275,7 @@ impl Registry {
             _ => None,
         };
         match entries {
-            Some(entries) => Ok(Self { name, base, entries }),
+            Some(entries) => Ok(Self { name, base, compat: None, entries }),
             None => Err(RegistryError::Invalid {
                 registry: name,
                 problems: vec!["it must be a list of datasets, or an object with `datasets`".to_owned()],
@@ -312,7 +321,7 @@ impl Registry {
         })?;
         let mut reader = TaskReader { base: self.base.as_deref(), problems: Vec::new() };
         let mut tasks = reader.tasks(*index, entry);
-        let compat = reader.compat(*index, entry);
+        let compat = reader.compat(*index, entry).or(self.compat);
         if !reader.problems.is_empty() {
             return Err(RegistryError::Invalid { registry: self.name.clone(), problems: reader.problems });
         }
@@ -495,5 +504,23 @@ mod tests {
         }
         assert_eq!(compare_versions(Some("head"), Some("next")), Ordering::Equal);
         assert_eq!(compare_versions(None, Some("1.0")), Ordering::Less);
+    }
+
+    #[tokio::test]
+    async fn datasets_of_public_registries_have_the_rules_of_harbor() {
+        let cache = tempfile::tempdir().unwrap();
+        let list = r#"[{"name": "terminal-bench", "version": "2.0", "tasks": [
+            {"name": "a", "git_url": "https://example.com/tasks.git", "path": "a"}]}]"#;
+        let mut found = Vec::new();
+        let own = RegistryLocation::Url("https://example.com/registry.json".to_owned());
+        for location in RegistryLocation::public().into_iter().chain([own]) {
+            let RegistryLocation::Url(url) = &location else { panic!("{location:?} is not a URL") };
+            let kept = cache.path().join("registries").join(format!("{}.json", hex(&Sha256::digest(url))));
+            keep(&kept, list.as_bytes()).unwrap();
+            let registry = Registry::open(&location, cache.path(), true).await.unwrap();
+            found.push(registry.dataset("terminal-bench", Some("2.0")).unwrap().compat);
+        }
+        assert_eq!(found.pop(), Some(None), "another registry names the rules itself");
+        assert!(!found.is_empty() && found.iter().all(|compat| *compat == Some(Compat::Harbor)), "{found:?}");
     }
 }
