@@ -4,6 +4,7 @@
 //! instruction is copied before or after an install.
 
 use super::{
+    artifacts::ALWAYS_COPIED,
     calls::required,
     context::TrialContext,
     failure::Failure,
@@ -30,7 +31,7 @@ pub(super) async fn before_install<'e>(
         // The logs are from the trial that installed.
         required(Phase::Start, environment.make_dirs(&["/logs"], true)).await?;
     }
-    let dirs = ["/logs/agent", "/logs/verifier", "/logs/artifacts"];
+    let dirs = ["/logs/agent", "/logs/verifier", ALWAYS_COPIED];
     let dirs = if context.task.is_harbor { &dirs[..] } else { &dirs[..2] };
     required(Phase::Start, environment.make_dirs(dirs, false)).await?;
     network::enter(context, environment, services, None).await?;
@@ -77,8 +78,10 @@ pub(super) async fn before_step(
         Failure::new(ErrorType::InternalError, format!("cannot create the directory of a step: {error}"))
     })?;
     if number > 0 {
-        // What the tests of the step before left is not for the agent.
-        required(phase, environment.make_dirs(&["/tests", "/logs/verifier"], true)).await?;
+        // What the tests of the step before left is not for the agent. Logs and artifacts of the agent were copied, and
+        // would otherwise count for this step too.
+        let dirs = ["/tests", "/logs/agent", "/logs/verifier", ALWAYS_COPIED];
+        required(phase, environment.make_dirs(&dirs, true)).await?;
         instruction::copy(context, environment, phase).await?;
     }
     set_users(context, environment)?;

@@ -99,6 +99,34 @@ fn steps_have_the_rewards_of_harbor_on_native() {
     every_row(native());
 }
 
+/// Harbor moves the logs and artifacts of a step away after it (`_archive_step_outputs` in its `multi_step.py`).
+#[test]
+fn logs_and_artifacts_of_a_step_are_not_there_in_the_next_one() {
+    let toml = format!("artifacts = [\"/app\"]\n[verifier]\nenvironment_mode = \"separate\"\n{TWO}");
+    let leaves = "touch /logs/agent/one /logs/artifacts/one\n";
+    let looks = "ls /logs/agent /logs/artifacts > /app/seen; touch /logs/artifacts/two\n";
+    let job = native()
+        .task(
+            steps("apart", &toml, &[("one", leaves), ("two", looks)])
+                .file("steps/one/tests/test.sh", &graded_by("[ -e /logs/artifacts/one ]"))
+                .file(
+                    "steps/two/tests/test.sh",
+                    &graded_by("! grep -q one /app/seen && [ \"$(ls /logs/artifacts)\" = two ]"),
+                ),
+        )
+        .oracle();
+    let finished = job.run().expect(0);
+    let result = result(&finished, "apart");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    for (step, other) in [("one", "two"), ("two", "one")] {
+        let kept = |name: &str| {
+            let path = format!("oracle/set/apart__1/steps/{step}/artifacts/logs/artifacts/{name}");
+            job.dir().join(path).exists()
+        };
+        assert!(kept(step) && !kept(other), "{step}");
+    }
+}
+
 #[test]
 fn each_step_has_its_own_instruction_and_timeout() {
     let toml = "[[steps]]\nname = \"one\"\n[steps.agent]\ntimeout_sec = 77\n[[steps]]\nname = \"two\"\n";
