@@ -223,7 +223,11 @@ fn of_step(step: &Step, earlier: &TrialDir) -> Result<Vec<Artifact>, String> {
         found.push(entry);
     }
     found.extend(listed.iter().filter(|entry| entry.source == ALWAYS_COPIED));
-    let copied = found.into_iter().filter(|entry| entry.status == "ok").map(|entry| {
+    // A directory of `/logs/artifacts` that never existed is empty too, and has no copy.
+    let is_copied = |entry: &&Collected| {
+        entry.status == "ok" || entry.status == "empty" && dir.join(&entry.destination).is_dir()
+    };
+    let copied = found.into_iter().filter(is_copied).map(|entry| {
         let copy = dir.join(&entry.destination);
         match copy.exists() {
             true => Ok(Artifact { source: entry.source.clone(), service: entry.service.clone(), copy }),

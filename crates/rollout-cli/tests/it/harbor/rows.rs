@@ -143,6 +143,29 @@ fn artifacts() -> Vec<(TestTask, f64)> {
     ]
 }
 
+/// Harbor empties the target of each copied directory (`upload_artifacts` in its `artifact_handler.py`).
+fn an_emptied_directory(job: TestJob) {
+    let toml = "artifacts = [\"/srv/out\", \"/srv/gone\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
+    let image = "FROM test\nRUN mkdir -p /app /srv/out /srv/gone && touch /srv/out/old /srv/gone/old\nWORKDIR /app\n";
+    let task = task("emptied", toml)
+        .dockerfile(image)
+        .solution("rm -r /srv/out/old /srv/gone\n")
+        .tests(&graded_by("[ -d /srv/out ] && [ ! -e /srv/out/old ] && [ -e /srv/gone/old ]"));
+    let finished = expect_rewards(job, vec![(task, 1.0)]);
+    let list = finished.file("oracle/set/emptied__1/artifacts/manifest.json");
+    assert!(list.contains("\"empty\"") && list.contains("\"failed\""), "{list}");
+}
+
+#[test]
+fn separate_tests_see_that_the_agent_emptied_a_directory_on_native() {
+    an_emptied_directory(native());
+}
+
+#[test]
+fn separate_tests_see_that_the_agent_emptied_a_directory_on_docker() {
+    an_emptied_directory(docker());
+}
+
 /// Tests in an image of their own, which has them in `/tests`.
 fn images_of_tests() -> Vec<(TestTask, f64)> {
     let judged = "FROM test\nCOPY . /tests\nRUN touch /judge && chmod -x /tests/test.sh\n";
