@@ -4,7 +4,7 @@ use std::{error::Error, path::Path, sync::Arc};
 
 use rollout::{
     benchmark,
-    config::{AgentKind, DatasetSource, LoadedJob, is_benchmark, load_benchmark},
+    config::{AgentKind, Compat, DatasetSource, LoadedJob, is_benchmark, load_benchmark},
     environment::{ConnectError, Provider, connect},
     job::{Plan, PlanDataset, PlanError, Selection},
     preflight,
@@ -149,7 +149,7 @@ fn subject(path: &Path, loaded: &LoadedJob, datasets: &[PlanDataset]) -> String 
 
 fn directory(path: &Path) -> Result<Findings, Failure> {
     let local = load_dataset_dir(path, &mut GitCommits::default())?;
-    Ok(tasks(&path.display().to_string(), &local.tasks, &local.warnings))
+    Ok(tasks(&path.display().to_string(), &local.tasks, &local.warnings, None))
 }
 
 /// Fetches a dataset that is not a path, and checks its tasks or its questions.
@@ -162,10 +162,10 @@ async fn dataset(name: &Path) -> Result<Findings, Failure> {
         return Ok(Findings { subject: name, ..Findings::default() });
     }
     let fetched = datasets::fetch(&config, &sources(false)?).await?;
-    Ok(tasks(&name, &fetched.tasks, &fetched.warnings))
+    Ok(tasks(&name, &fetched.tasks, &fetched.warnings, fetched.compat))
 }
 
-fn tasks(subject: &str, entries: &[TaskEntry], warnings: &[String]) -> Findings {
+fn tasks(subject: &str, entries: &[TaskEntry], warnings: &[String], compat: Option<Compat>) -> Findings {
     let shown = format!("{subject} ({})", count(entries.len() as u64, "task"));
     let mut found = Findings { subject: shown, ..Findings::default() };
     found.warnings.extend(warnings.iter().map(|warning| line(subject, warning)));
@@ -174,6 +174,8 @@ fn tasks(subject: &str, entries: &[TaskEntry], warnings: &[String]) -> Findings 
     for TaskEntry { name, task, .. } in entries {
         match task {
             Ok(task) => {
+                let missing = task.missing().filter(|_| compat.is_none());
+                found.problems.extend(missing.map(|problem| load::broken(name.as_str(), &problem)));
                 unsolved.extend((!task.has_solution).then(|| format!("task {name}")));
                 tasks.push(&**task);
             }

@@ -30,6 +30,9 @@ pub use self::parts::{
 /// The maximum size of a task.toml.
 const MAX_BYTES: usize = 1 << 20;
 
+/// The maximum length of the name of a directory.
+const MAX_NAME_BYTES: usize = 255;
+
 /// The default CPUs, memory and storage of an environment.
 const CPUS: Cpus = Cpus { millis: 1000 };
 pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
@@ -286,10 +289,9 @@ fn check_steps(root: &Section<'_>, steps: &[StepConfig]) {
     let mut seen = HashSet::new();
     for step in steps {
         let name = &step.name;
-        let portable = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
-        if !name.chars().all(portable) || name.starts_with('.') {
+        if !is_directory_name(name) {
             let message = format!("{} cannot be the name of a step", quoted(name));
-            root.invalid_with_hint("steps", message, "use letters, digits, `-`, `_` and `.`");
+            root.invalid_with_hint("steps", message, "use letters, digits, spaces, `-`, `_` and `.`");
         } else if !seen.insert(name.to_lowercase()) {
             let message = format!("two steps are named {}", quoted(name));
             root.invalid_with_hint(
@@ -299,6 +301,13 @@ fn check_steps(root: &Section<'_>, steps: &[StepConfig]) {
             );
         }
     }
+}
+
+/// Whether a name can be a directory on every system.
+fn is_directory_name(name: &str) -> bool {
+    let is_portable = |char: char| !char.is_control() && !"<>:\"/\\|?*".contains(char);
+    let is_short = name.len() <= MAX_NAME_BYTES;
+    is_short && name.chars().all(is_portable) && !name.ends_with(['.', ' ']) && !name.is_empty()
 }
 
 fn plain_json(node: &Node) -> Json {

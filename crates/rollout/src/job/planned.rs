@@ -223,6 +223,9 @@ pub(super) fn planned(
         {
             Arc::make_mut(task).is_harbor = true;
         }
+        if let Some(problem) = task.as_ref().ok().and_then(|task| task.missing()) {
+            task = Err(problem);
+        }
         let env = match task.as_ref().map(|task| task_env(config, task, vars)) {
             Ok(Ok(env)) => Arc::new(env),
             Ok(Err(problem)) => {

@@ -66,6 +66,7 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
         startup: read_at_most(&dir.join("environment/Dockerfile"), MAX_CONFIG_BYTES)
             .is_ok_and(|text| has_startup(&text)),
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
+        tests_only_in_image: in_image && find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
         trajectory: find(&reader.entries, "trajectory.json").is_some(),
     };
     match config {
@@ -135,10 +136,16 @@ struct Reader<'a> {
     more: usize,
 }
 
-/// Whether the image of the tests has them, so that the task need not.
+/// Whether a task without tests/test.sh needs it.
+fn lacks_tests(dir: &Path, steps: &[StepConfig]) -> bool {
+    let has_own = |step: &StepConfig| dir.join("steps").join(&step.name).join("tests/test.sh").exists();
+    steps.is_empty() || !steps.iter().all(has_own)
+}
+
+/// Whether the image of the tests has them, so that the task need not if the rules of Harbor apply.
 fn has_tests_in_image(config: &TaskConfig, tests: &Entries) -> bool {
     let has_image = config.tests_image().is_some() || find(tests, "Dockerfile").is_some();
-    config.is_made_for_harbor && config.is_separate() && has_image
+    config.is_separate() && has_image
 }
 
 impl Reader<'_> {

@@ -85,6 +85,8 @@ pub struct TaskFiles {
     pub startup: bool,
     /// tests/Dockerfile.
     pub tests_dockerfile: bool,
+    /// tests/test.sh is missing, and the tests have an image of their own.
+    pub tests_only_in_image: bool,
     /// trajectory.json: an earlier conversation that the agent continues.
     pub trajectory: bool,
 }
@@ -93,6 +95,18 @@ impl Task {
     /// The limits of its environments and agents.
     pub fn bounds(&self) -> TaskBounds {
         self.config.bounds(self.is_harbor)
+    }
+
+    /// Why the task cannot be run, if it lacks something that only the rules of Harbor allow to be missing. The rules can
+    /// come from the job, so they are not known when the task is loaded.
+    pub fn missing(&self) -> Option<TaskProblem> {
+        (self.files.tests_only_in_image && !self.is_harbor).then(|| {
+            TaskProblem::Invalid(format!(
+                "{} is not a complete task:\n- tests/test.sh is missing; only with `compat: harbor` may the image of the \
+                 tests contain it",
+                shown(&self.dir)
+            ))
+        })
     }
 
     /// The request for the image of its environments. A compose file may say how the image of `main` is built.

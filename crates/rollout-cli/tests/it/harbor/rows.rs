@@ -266,6 +266,29 @@ fn the_job_gives_the_rules_of_harbor_to_all_tasks() {
     assert_eq!(result(&job.run().expect(0), "plain")["reward"], 1.0);
 }
 
+/// The rules come from the job, so the task without test.sh cannot be refused when it is read.
+#[test]
+fn tests_of_an_older_task_can_be_in_their_image_if_the_job_has_the_rules_of_harbor() {
+    let tests = graded_by("[ -e /judge ] && [ -e /app/a ]");
+    let image = format!("FROM test\nRUN mkdir /tests && touch /judge && echo {} > /tests/test.sh\n", quoted(&tests));
+    let task = TestTask::new("older")
+        .config("version = \"1.0\"\nartifacts = [\"app/a/\"]\n[verifier]\nenvironment_mode = \"separate\"\n")
+        .solution("touch /app/a\n")
+        .without("tests/test.sh")
+        .file("tests/Dockerfile", &image);
+    let job = || native().task(task.clone()).oracle();
+    assert_eq!(result(&job().set("compat", json!("harbor")).run().expect(0), "older")["reward"], 1.0);
+    let job = job();
+    let message = result(&job.run().expect(1), "older")["error"]["message"].to_string();
+    assert!(message.contains("tests/test.sh is missing; only with `compat: harbor`"), "{message}");
+    let found = job.rollout(&["validate", "set"]).expect(2).stdout();
+    assert!(found.contains("tests/test.sh is missing"), "{found}");
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.trim_end().replace('\'', "'\\''"))
+}
+
 #[test]
 fn a_dataset_or_an_entry_of_a_registry_gives_the_rules_of_harbor_to_its_tasks_only() {
     let both = "echo 0 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json\n";

@@ -6,7 +6,6 @@ use super::{
     parts::{ArtifactConfig, TaskAmount},
     plain_entry, plain_json,
 };
-use crate::config::job::check_absolute;
 use rollout_core::{hosts::HostPattern, quantity::Bytes};
 use rollout_settings::{
     Entry, Form, Node, Section, Value,
@@ -110,7 +109,11 @@ fn artifact(item: &Node, section: &Section<'_>, key: &str) -> Option<ArtifactCon
         section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`");
         return None;
     };
-    check_absolute(&source, section, key);
+    let Some(source) = source_path(&source) else {
+        let message = format!("{} cannot be the path of an artifact", quoted(&source));
+        section.invalid_with_hint(key, message, "write it as `/app/result.txt`, without `..`");
+        return None;
+    };
     let destination = text("destination");
     if let Some(path) = destination.as_deref() {
         let leaves = path.split('/').any(|name| name == "..");
@@ -126,6 +129,13 @@ fn artifact(item: &Node, section: &Section<'_>, key: &str) -> Option<ArtifactCon
         _ => Vec::new(),
     };
     Some(ArtifactConfig { source, destination, exclude, service: text("service") })
+}
+
+/// The absolute path of an artifact. As in Harbor, `/` at the end is allowed, and other paths are below `/`.
+fn source_path(written: &str) -> Option<String> {
+    let names: Vec<&str> = written.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    let is_plain = !names.contains(&"..") && !written.chars().any(char::is_control);
+    (is_plain && !names.is_empty()).then(|| format!("/{}", names.join("/")))
 }
 
 /// A number, or numbers by the names of rewards.

@@ -44,8 +44,8 @@ rollout_settings::settings! {
         pub(super) metadata: Map<String, Json> = mapping().read_by(metadata),
         /// Files and directories that the agent leaves.
         ///
-        /// Each is an absolute path, or a table with `source`, `destination`, `exclude` and `service`. They are copied to
-        /// `artifacts/` of the trial, and to a separate environment of the tests. `/logs/artifacts` is always one of them.
+        /// Each is a path in the environment, or a [table](#artifacts). They are copied to `artifacts/` of the trial, and
+        /// to a separate environment of the tests. `/logs/artifacts` is always one of them.
         pub(super) artifacts: Vec<ArtifactConfig> = artifacts(),
         /// How the rewards of steps become the reward of the trial.
         ///
