@@ -13,7 +13,7 @@ use super::{
     stop::StopKeys,
     task::{
         CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment, TaskKeys,
-        TaskSolution, TaskStep, TaskVerifier,
+        TaskSolution, TaskStep, TaskVerifier, TestsEnvironmentKeys,
     },
     tools::ToolKeys,
     user::UserKeys,
@@ -45,6 +45,7 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("user", UserKeys::keys()),
         ("task", TaskKeys::keys()),
         ("task verifier", TaskVerifier::keys()),
+        ("task tests environment", TestsEnvironmentKeys::keys()),
         ("task agent", TaskAgent::keys()),
         ("task environment", TaskEnvironment::keys()),
         ("task solution", TaskSolution::keys()),

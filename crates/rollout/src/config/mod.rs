@@ -60,8 +60,8 @@ pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use stop::{StopConfig, StopWhen};
 pub(crate) use task::STORAGE;
 pub use task::{
-    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, StepConfig, StepRewards, TaskAmount,
-    TaskBounds, TaskConfig, load_task_config, task_schema,
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, ResourceBounds, StepConfig, StepRewards,
+    TaskAmount, TaskBounds, TaskConfig, TestsEnvironment, load_task_config, task_schema,
 };
 pub(crate) use tool_files::{each_path, names_files, resolve};
 pub use tools::{CommandToolConfig, McpConfig, PythonToolConfig, ToolConfig};

@@ -21,10 +21,11 @@ pub(super) use self::keys::TaskKeys;
 #[cfg(test)]
 pub(super) use self::keys::{
     CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment, TaskSolution,
-    TaskStep, TaskVerifier,
+    TaskStep, TaskVerifier, TestsEnvironmentKeys,
 };
 pub use self::parts::{
-    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, StepConfig, StepRewards, TaskAmount,
+    ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, ResourceBounds, StepConfig, StepRewards,
+    TaskAmount, TestsEnvironment,
 };
 
 /// The maximum size of a task.toml.
@@ -69,8 +70,8 @@ pub struct TaskConfig {
     pub verifier_user: Option<String>,
     /// The network while test.sh runs.
     pub verifier_network: Option<NetworkPolicy>,
-    /// The separate environment of test.sh, as written.
-    pub verifier_own_environment: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The separate environment of test.sh.
+    pub verifier_own_environment: Option<TestsEnvironment>,
     /// Commands that prepare artifacts.
     pub collect: Vec<CollectConfig>,
     /// Files that the agent leaves.
@@ -141,11 +142,7 @@ pub struct TaskBounds {
 impl TaskConfig {
     /// The image that has the tests in it, if the task names one.
     pub fn tests_image(&self) -> Option<&str> {
-        self.verifier_own_environment
-            .as_ref()?
-            .get("docker_image")?
-            .as_str()
-            .filter(|image| !image.is_empty())
+        self.verifier_own_environment.as_ref()?.docker_image.as_deref()
     }
 
     /// Whether test.sh runs in a separate environment, if the job does not decide.
@@ -156,21 +153,31 @@ impl TaskConfig {
         }
     }
 
+    /// Whether test.sh of a step runs in a separate environment, if the job does not decide.
+    pub fn is_step_separate(&self, step: &StepConfig) -> bool {
+        match step.verifier_environment {
+            Some(mode) => mode == VerifierEnvironment::Separate,
+            None => step.verifier_own_environment.is_some() || self.is_separate(),
+        }
+    }
+
     /// The limits of the task, by the rules of Harbor or by those of Rollout.
     pub fn bounds(&self, is_harbor: bool) -> TaskBounds {
+        let ResourceBounds { cpus, memory, storage } =
+            ResourceBounds::new(self.cpus, self.memory, self.storage, is_harbor);
         if is_harbor {
             TaskBounds {
-                cpus: self.cpus,
-                memory: self.memory.map(|memory| memory.binary),
-                storage: self.storage.map(|storage| storage.binary),
+                cpus,
+                memory,
+                storage,
                 install_timeout_sec: self.agent_install_timeout_sec.unwrap_or(HARBOR_INSTALL_TIMEOUT_SEC),
                 agent_timeout_sec: self.agent_timeout_sec,
             }
         } else {
             TaskBounds {
-                cpus: Some(self.cpus.unwrap_or(CPUS)),
-                memory: Some(self.memory.map_or(MEMORY, |memory| memory.bytes)),
-                storage: Some(self.storage.map_or(STORAGE, |storage| storage.bytes)),
+                cpus,
+                memory,
+                storage,
                 install_timeout_sec: self.agent_install_timeout_sec.unwrap_or(INSTALL_TIMEOUT_SEC),
                 agent_timeout_sec: Some(self.agent_timeout_sec.unwrap_or(AGENT_TIMEOUT_SEC)),
             }
@@ -289,6 +296,14 @@ fn check_steps(root: &Section<'_>, steps: &[StepConfig]) {
     let mut seen = HashSet::new();
     for step in steps {
         let name = &step.name;
+        let is_shared = step.verifier_environment == Some(VerifierEnvironment::Shared);
+        if is_shared && step.verifier_own_environment.is_some() {
+            let message = format!(
+                "`steps.verifier.environment` of {} is not allowed with `environment_mode = \"shared\"`",
+                quoted(name)
+            );
+            root.invalid("steps", message);
+        }
         if !is_directory_name(name) {
             let message = format!("{} cannot be the name of a step", quoted(name));
             root.invalid_with_hint("steps", message, "use letters, digits, spaces, `-`, `_` and `.`");

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::examples::{ExampleSet, InputPlaces};
 use crate::{
-    config::{Compat, Env, JobConfig, env_value},
+    config::{Compat, Env, JobConfig, TestsEnvironment, env_value},
     task::{Dataset, Pins, Task, TaskProblem, compose_file},
-    trial::{TaskEnv, Timeouts},
+    trial::{StepEnv, TaskEnv, Timeouts},
 };
 use rollout_core::{
     name::{DatasetName, TaskName},
@@ -279,9 +279,16 @@ fn task_env(
     };
     let verifier = tests("verifier.env", &task.verifier_env)?;
     let of_job = || job.env.iter().map(|(key, value)| (key.clone(), value.clone()));
+    let of_environment = |table: &str, own: &Option<TestsEnvironment>| match own {
+        Some(own) => tests(table, &own.env),
+        None => Ok(Env::new()),
+    };
     let steps = task.steps.iter().map(|step| {
         let own = tests("steps.verifier.env", &step.verifier_env)?;
-        Ok(verifier.clone().into_iter().chain(own).chain(of_job()).collect())
+        Ok(StepEnv {
+            verifier: verifier.clone().into_iter().chain(own).chain(of_job()).collect(),
+            tests: of_environment("steps.verifier.environment.env", &step.verifier_own_environment)?,
+        })
     });
     // Only the oracle needs them, so a missing one concerns no other agent.
     let (solution, solution_problem) = match expand("solution.env", &mut task.solution_env.iter()) {
@@ -298,7 +305,8 @@ fn task_env(
         compose,
         solution,
         solution_problem,
-        steps: steps.collect::<Result<_, _>>()?,
+        tests: of_environment("verifier.environment.env", &task.verifier_own_environment)?,
+        steps: steps.collect::<Result<_, TaskProblem>>()?,
         verifier: verifier.clone().into_iter().chain(of_job()).collect(),
     })
 }

@@ -1,7 +1,7 @@
 //! The settings of a task that Rollout, or a provider, cannot honour.
 
-use super::Task;
-use crate::config::{NetworkPolicy, TaskConfig, VerifierEnvironment};
+use super::{Task, dir::compose_file};
+use crate::config::{NetworkPolicy, TaskConfig, TestsEnvironment};
 use rollout_env::{Demand, Provider};
 
 /// A setting that changes the meaning of a task and is not supported.
@@ -51,12 +51,15 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
             found.demand(&format!("services.{service} of {setting}"), Demand::Privileged);
         }
     }
-    for key in config.verifier_own_environment.iter().flatten().map(|(key, _)| key) {
-        if key != "docker_image" {
-            found.never(
-                &format!("verifier.environment.{key}"),
-                "the tests have the settings of the task's environment",
-            );
+    for (table, own) in tests_environments(config) {
+        for key in &own.unsupported {
+            found.never(&format!("{table}.{key}"), "an environment of tests does not have this setting");
+        }
+    }
+    for step in config.steps.iter().filter(|step| config.is_step_separate(step)) {
+        let tests = format!("steps/{}/tests", step.name);
+        if task.is_harbor && compose_file(&task.dir.join(&tests)).is_some() {
+            found.never(&format!("{tests}/docker-compose.yaml"), "only all steps together can have services");
         }
     }
     let artifacts = config.artifacts.iter().chain(config.steps.iter().flat_map(|step| &step.artifacts));
@@ -68,6 +71,13 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
         found.demand("verifier.collect.service", Demand::Compose);
     }
     found.all
+}
+
+/// The separate environments of tests that a task describes, with the names of their tables.
+fn tests_environments(config: &TaskConfig) -> impl Iterator<Item = (&'static str, &TestsEnvironment)> {
+    let of_task = config.verifier_own_environment.iter().map(|own| ("verifier.environment", own));
+    let of_steps = config.steps.iter().filter_map(|step| step.verifier_own_environment.as_ref());
+    of_task.chain(of_steps.map(|own| ("steps.verifier.environment", own)))
 }
 
 struct Found<'a> {
@@ -89,7 +99,7 @@ impl Found<'_> {
 
 fn networks(config: &TaskConfig, found: &mut Found<'_>) {
     let steps = config.steps.iter().flat_map(|step| {
-        let apart = step.verifier_environment == Some(VerifierEnvironment::Separate);
+        let apart = config.is_step_separate(step);
         [
             ("steps.agent.network_mode", step.agent_network.as_ref(), false),
             ("steps.verifier.network_mode", step.verifier_network.as_ref(), apart),
@@ -101,7 +111,11 @@ fn networks(config: &TaskConfig, found: &mut Found<'_>) {
         ("verifier.network_mode", config.verifier_network.as_ref(), apart),
     ];
     let whole = ("environment.network_mode", config.network.as_ref(), true);
-    for (setting, mode, fixed) in [whole].into_iter().chain(phases).chain(steps) {
+    let of_tests = tests_environments(config).map(|(table, own)| match table {
+        "verifier.environment" => ("verifier.environment.network_mode", own.network.as_ref(), true),
+        _ => ("steps.verifier.environment.network_mode", own.network.as_ref(), true),
+    });
+    for (setting, mode, fixed) in [whole].into_iter().chain(phases).chain(steps).chain(of_tests) {
         let public = matches!(config.network, None | Some(NetworkPolicy::Public));
         // With an allow-list, a container has no network either: a proxy is its only way out.
         if let Some(NetworkPolicy::Allowlist(_)) = mode {

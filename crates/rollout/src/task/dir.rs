@@ -56,7 +56,11 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
             reader.tests("tests", &tests);
         }
     } else {
-        has_solution |= reader.steps(steps, in_image || find(&tests, "test.sh").is_some());
+        let separate = match &config {
+            Some(Ok((config, _))) => steps.iter().filter(|step| config.is_step_separate(step)).collect(),
+            _ => Vec::new(),
+        };
+        has_solution |= reader.steps(steps, &separate, in_image || find(&tests, "test.sh").is_some());
     }
     let environment = reader.tree("environment").unwrap_or_default();
     let compose = reader.compose("environment", &environment);
@@ -138,7 +142,7 @@ struct Reader<'a> {
 
 /// Whether a task without tests/test.sh needs it.
 fn lacks_tests(dir: &Path, steps: &[StepConfig]) -> bool {
-    let has_own = |step: &StepConfig| dir.join("steps").join(&step.name).join("tests/test.sh").exists();
+    let has_own = |step: &StepConfig| dir.join("steps").join(&step.name).join("tests/test.sh").is_file();
     steps.is_empty() || !steps.iter().all(has_own)
 }
 
@@ -182,7 +186,7 @@ impl Reader<'_> {
     }
 
     /// Checks the directories of steps. Returns whether each has a solution.
-    fn steps(&mut self, steps: &[StepConfig], has_shared_tests: bool) -> bool {
+    fn steps(&mut self, steps: &[StepConfig], separate: &[&StepConfig], has_shared_tests: bool) -> bool {
         let mut solved = true;
         for step in steps {
             let dir = format!("steps/{}", step.name);
@@ -192,7 +196,10 @@ impl Reader<'_> {
             }
             self.instruction(&format!("{dir}/instruction.md"));
             let tests = self.tree(&format!("{dir}/tests")).unwrap_or_default();
-            if !has_shared_tests || find(&tests, "test.sh").is_some() {
+            let own = step.verifier_own_environment.as_ref();
+            let has_image = own.is_some_and(|own| own.docker_image.is_some()) || find(&tests, "Dockerfile").is_some();
+            let in_image = has_image && separate.contains(&step);
+            if !has_shared_tests && !in_image || find(&tests, "test.sh").is_some() {
                 self.tests(&format!("{dir}/tests"), &tests);
             }
             self.tree(&format!("{dir}/workdir"));

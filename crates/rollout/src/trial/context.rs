@@ -87,12 +87,23 @@ pub struct TaskEnv {
     pub solution_problem: Option<String>,
     /// For test.sh: the task's and the job's.
     pub verifier: Env,
+    /// For test.sh in a separate environment that has its own.
+    pub tests: Env,
     /// For test.sh of each step.
-    pub steps: Vec<Env>,
+    pub steps: Vec<StepEnv>,
     /// environment/docker-compose.yaml, with its variables expanded.
     pub compose: Option<Arc<ComposeFile>>,
     /// tests/docker-compose.yaml, with its variables expanded.
     pub tests_compose: Option<Arc<ComposeFile>>,
+}
+
+/// The variables for test.sh of a step, expanded.
+#[derive(Debug, Clone, Default)]
+pub struct StepEnv {
+    /// The task's, the step's and the job's.
+    pub verifier: Env,
+    /// Those of the step's own separate environment.
+    pub tests: Env,
 }
 
 impl TaskEnv {
@@ -103,8 +114,9 @@ impl TaskEnv {
 
     /// All values.
     pub(crate) fn values(&self) -> impl Iterator<Item = &EnvValue> {
-        let all = [&self.environment, &self.solution, &self.verifier];
-        all.into_iter().chain(&self.steps).flat_map(|env| env.values())
+        let all = [&self.environment, &self.solution, &self.verifier, &self.tests];
+        let steps = self.steps.iter().flat_map(|step| [&step.verifier, &step.tests]);
+        all.into_iter().chain(steps).flat_map(|env| env.values())
     }
 }
 
@@ -217,6 +229,18 @@ impl<'a> TrialContext<'a> {
         let mut all = self.egress.map(Egress::variables).unwrap_or_default();
         all.extend(variables(&self.trial.env.environment));
         all.extend(variables(env));
+        all
+    }
+
+    /// Variables of test.sh. A separate environment with its own settings does not have those of the task's environment.
+    pub(super) fn tests_variables(&self) -> Vec<(String, String)> {
+        let step = self.step;
+        if step.separate_settings().is_none() {
+            return self.with_environment(&step.verifier_env);
+        }
+        let mut all = self.egress.map(Egress::variables).unwrap_or_default();
+        all.extend(variables(&step.tests_env));
+        all.extend(variables(&step.verifier_env));
         all
     }
 

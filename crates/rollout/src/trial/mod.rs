@@ -51,7 +51,7 @@ mod try_record;
 mod verify;
 
 pub use self::{
-    context::{Progress, TaskEnv, Trial},
+    context::{Progress, StepEnv, TaskEnv, Trial},
     earlier::Regrade,
     install_cache::Installs,
     reward::{Reward, RewardError},

@@ -33,8 +33,10 @@ impl Egress {
         let config = &task.config;
         let steps = config.steps.iter().flat_map(|step| [&step.agent_network, &step.verifier_network]);
         let all = [&config.network, &config.agent_network, &config.verifier_network];
+        let own = config.steps.iter().map(|step| &step.verifier_own_environment);
+        let own = own.chain([&config.verifier_own_environment]).flatten().map(|own| &own.network);
         let has_list = |policy: &Option<NetworkPolicy>| matches!(policy, Some(NetworkPolicy::Allowlist(_)));
-        if !all.into_iter().chain(steps).any(has_list) {
+        if !all.into_iter().chain(steps).chain(own).any(has_list) {
             return Ok(None);
         }
         let proxy = EgressProxy::start().await.map_err(|error| {

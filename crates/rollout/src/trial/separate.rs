@@ -11,6 +11,7 @@ use super::{
     network,
     services::{self, ServiceSource, Services},
     start::prepare_image,
+    step::TestsImage,
     teardown,
     verify::Graded,
 };
@@ -147,9 +148,8 @@ enum TestImage<'a> {
 pub(super) fn has_tests(context: &TrialContext<'_>) -> bool {
     let is_own =
         context.trial.config.verifier.image.is_none() && context.task.config.verifier_image.is_none();
-    let composed = context.trial.env.tests_compose.as_ref().and_then(|compose| compose.main());
-    let has_image = context.task.config.tests_image().is_some()
-        || context.task.files.tests_dockerfile
+    let composed = tests_compose(context).and_then(|compose| compose.main());
+    let has_image = context.step.tests_image.is_some()
         || composed.is_some_and(|main| main.build.is_some() || main.image.is_some());
     context.step.is_separate && context.task.is_harbor && is_own && has_image
 }
@@ -163,15 +163,16 @@ async fn image(
     let tests = &task.tests;
     let (id, log) = (trial.id.to_string(), trial.dir.build_log());
     let origin = Origin { job: &trial.job_name, trial: &id };
-    let composed = trial.env.tests_compose.as_ref().and_then(|compose| compose.main());
+    let composed = tests_compose(context).and_then(|compose| compose.main());
     let named = trial.config.verifier.image.as_deref().or(task.config.verifier_image.as_deref());
-    let source = match named.or(task.config.tests_image()) {
-        Some(named) => TestImage::Named(named),
-        None => match composed {
-            Some(main) if main.build.is_some() => TestImage::Composed(main),
-            _ if task.is_harbor && task.files.tests_dockerfile => TestImage::Built(tests),
-            Some(main) => TestImage::Composed(main),
-            None => TestImage::Task,
+    let source = match (named, &context.step.tests_image) {
+        (Some(named), _) => TestImage::Named(named),
+        (None, Some(TestsImage::Named(named))) => TestImage::Named(named),
+        (None, own) => match (composed, own) {
+            (Some(main), _) if main.build.is_some() => TestImage::Composed(main),
+            (_, Some(TestsImage::Built(tests))) => TestImage::Built(tests),
+            (Some(main), _) => TestImage::Composed(main),
+            (None, _) => TestImage::Task,
         },
     };
     let (directory, docker_image, build) = match source {
@@ -196,14 +197,18 @@ async fn image(
         .map_err(|error| Failure::environment(Phase::Image, &error))
 }
 
+/// tests/docker-compose.yaml, if it is for this step.
+fn tests_compose<'a>(context: &TrialContext<'a>) -> Option<&'a Arc<ComposeFile>> {
+    context.trial.env.tests_compose.as_ref().filter(|_| !context.step.has_own_image)
+}
+
 /// The compose file of the tests: their own, or that of the task if they run in its image.
 fn compose<'a>(context: &TrialContext<'a>) -> Option<&'a Arc<ComposeFile>> {
     let TrialContext { trial, task, .. } = *context;
-    let composed = trial.env.tests_compose.as_ref();
+    let composed = tests_compose(context);
     let has_image = trial.config.verifier.image.is_some()
         || task.config.verifier_image.is_some()
-        || task.config.tests_image().is_some()
-        || task.is_harbor && task.files.tests_dockerfile;
+        || context.step.tests_image.is_some();
     let is_allowed = trial.provider.refusal(Demand::Compose).is_none();
     composed.or_else(|| trial.env.compose.as_ref().filter(|_| !has_image)).filter(|_| is_allowed)
 }
@@ -216,7 +221,9 @@ async fn create(
 ) -> Result<SeparateEnvironment, Failure> {
     let id = context.trial.id.to_string();
     let name = context.environment_name() + "-verifier";
-    let policy = context.step.verifier_network.as_ref().or(context.task.config.network.as_ref());
+    let own = context.step.separate_settings();
+    let network = own.map_or(&context.task.config.network, |own| &own.network);
+    let policy = context.step.verifier_network.as_ref().or(network.as_ref());
     let mut services = match compose {
         Some(compose) => {
             let prepared = tokio::time::timeout(context.timeouts.build, services::prepare(context, compose));
@@ -234,7 +241,7 @@ async fn create(
         ..ContainerSettings::default()
     };
     let joined = (!neighbours.networks.is_empty()).then_some(&alone);
-    let spec = EnvironmentSpec {
+    let mut spec = EnvironmentSpec {
         image,
         name: &name,
         hosts: &hosts,
@@ -243,6 +250,15 @@ async fn create(
         no_network: !network::is_on(policy),
         ..context.environment_spec(&id, image)
     };
+    if let Some(own) = own {
+        let bounds = own.bounds(context.task.is_harbor);
+        let config = &context.trial.config.environment;
+        spec.cpus = config.override_cpus.or(bounds.cpus);
+        spec.memory = config.override_memory.or(bounds.memory);
+        spec.storage = config.override_storage.or(bounds.storage);
+        spec.gpus = 0;
+        spec.workdir = own.workdir.as_deref();
+    }
     let created = context.trial.provider.create(spec).await;
     let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
     let logs = context.step.dir.verifier().join("services");

@@ -1,12 +1,15 @@
 //! The steps of a trial: what one round of agent and tests needs. A task without steps is one step.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::{context::TaskEnv, timeouts::Timeouts};
+use super::{
+    context::{StepEnv, TaskEnv},
+    timeouts::Timeouts,
+};
 use crate::{
     config::{
         ArtifactConfig, CollectConfig, Env, HealthcheckConfig, JobConfig, NetworkPolicy, StepConfig,
-        VerifierEnvironment,
+        TestsEnvironment, VerifierEnvironment,
     },
     task::Task,
 };
@@ -31,6 +34,14 @@ pub(super) struct Step {
     pub(super) verifier_network: Option<NetworkPolicy>,
     /// Whether the tests run in a separate environment.
     pub(super) is_separate: bool,
+    /// The settings of this environment, if the task has some for it.
+    pub(super) tests_environment: Option<TestsEnvironment>,
+    /// The variables in these settings, expanded.
+    pub(super) tests_env: Env,
+    /// The image of this environment, if the task has one for it.
+    pub(super) tests_image: Option<TestsImage>,
+    /// Whether this image is only for this step. The services of the task's tests do not belong to it.
+    pub(super) has_own_image: bool,
     pub(super) verifier_env: Env,
     pub(super) artifacts: Vec<ArtifactConfig>,
     pub(super) collect: Vec<CollectConfig>,
@@ -40,7 +51,21 @@ pub(super) struct Step {
     pub(super) min_reward: Vec<(String, f64)>,
 }
 
+/// An image for separate tests.
+#[derive(Debug, Clone)]
+pub(super) enum TestsImage {
+    /// By its name.
+    Named(String),
+    /// Built from the Dockerfile in a directory of tests.
+    Built(PathBuf),
+}
+
 impl Step {
+    /// The settings that the separate environment of the tests has instead of those of the task's environment.
+    pub(super) fn separate_settings(&self) -> Option<&TestsEnvironment> {
+        self.tests_environment.as_ref().filter(|_| self.is_separate)
+    }
+
     /// Its name for messages.
     pub(super) fn shown_name(&self) -> &str {
         self.name.as_deref().unwrap_or("this one")
@@ -53,7 +78,7 @@ pub(super) fn steps(config: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Ta
     if task.config.steps.is_empty() {
         return vec![plain];
     }
-    let envs = env.steps.iter().cloned().chain(std::iter::repeat_with(Env::new));
+    let envs = env.steps.iter().cloned().chain(std::iter::repeat_with(StepEnv::default));
     task.config.steps.iter().zip(envs).map(|(step, env)| of_config(config, task, step, env, &plain)).collect()
 }
 
@@ -78,6 +103,15 @@ fn plain(job: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Step {
         agent_network: config.agent_network.clone(),
         verifier_network: config.verifier_network.clone(),
         is_separate,
+        tests_environment: config.verifier_own_environment.clone(),
+        tests_env: env.tests.clone(),
+        tests_image: tests_image(
+            task,
+            config.verifier_own_environment.as_ref(),
+            &task.tests,
+            task.files.tests_dockerfile,
+        ),
+        has_own_image: false,
         verifier_env: env.verifier.clone(),
         artifacts,
         collect: config.collect.clone(),
@@ -86,12 +120,28 @@ fn plain(job: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Step {
     }
 }
 
-fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: Env, plain: &Step) -> Step {
+/// The image of separate tests with these settings, in this directory.
+fn tests_image(
+    task: &Task,
+    own: Option<&TestsEnvironment>,
+    tests: &Path,
+    has_dockerfile: bool,
+) -> Option<TestsImage> {
+    match own.and_then(|own| own.docker_image.clone()) {
+        Some(name) => Some(TestsImage::Named(name)),
+        None => (task.is_harbor && has_dockerfile).then(|| TestsImage::Built(tests.to_owned())),
+    }
+}
+
+fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: StepEnv, plain: &Step) -> Step {
     let dir = task.dir.join("steps").join(&step.name);
     let own = |name: &str| Some(dir.join(name)).filter(|dir| dir.is_dir());
     let has_solution = dir.join("solution/solve.sh").exists();
     let shared = plain.tests.iter().filter(|tests| tests.is_dir()).cloned();
     let job = config.verifier.environment;
+    let own_environment = step.verifier_own_environment.as_ref();
+    let tests = dir.join("tests");
+    let image = tests_image(task, own_environment, &tests, tests.join("Dockerfile").is_file());
     Step {
         name: Some(step.name.clone()),
         dir: plain.dir.step(&step.name),
@@ -108,9 +158,13 @@ fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: Env, plain
         verifier_network: step.verifier_network.clone().or_else(|| plain.verifier_network.clone()),
         is_separate: match job.or(step.verifier_environment) {
             Some(asked) => asked == VerifierEnvironment::Separate,
-            None => plain.is_separate,
+            None => plain.is_separate || own_environment.is_some(),
         },
-        verifier_env: env,
+        tests_environment: own_environment.or(plain.tests_environment.as_ref()).cloned(),
+        tests_env: if own_environment.is_some() { env.tests } else { plain.tests_env.clone() },
+        has_own_image: image.is_some(),
+        tests_image: image.or_else(|| plain.tests_image.clone()),
+        verifier_env: env.verifier,
         artifacts: plain.artifacts.iter().chain(&step.artifacts).cloned().collect(),
         collect: plain.collect.iter().chain(&step.collect).cloned().collect(),
         healthcheck: step.healthcheck.clone(),

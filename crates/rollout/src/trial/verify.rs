@@ -203,7 +203,7 @@ async fn grade(
         script.make_executable(environment, tests.path().join("test.sh")).await?;
     }
     watch.begin(environment).await?;
-    let env = context.with_environment(&context.step.verifier_env);
+    let env = context.tests_variables();
     let ended = script::run(context, environment, &script, &env, context.timeouts.verify).await?;
     watch.end(environment, tests.path()).await?;
     if !config.ignores_exit_code(is_harbor) || ended.timed_out() {

@@ -2,8 +2,10 @@
 
 use rollout_testkit::{TestJob, TestTask};
 
-use super::{docker, native, result, task};
+use super::{docker, native, result, steps::steps, task};
 
+const APP: &str = "artifacts = [\"/app\"]\n";
+const ONE: [(&str, &str); 1] = [("one", "touch /app/one\n")];
 const COMPOSE: &str = "services: {main: {build: .}, db: {image: db}}\n";
 
 /// Tasks with settings that no provider supports, by the setting.
@@ -13,8 +15,25 @@ fn nowhere() -> Vec<(&'static str, TestTask)> {
         ("environment.os", task("windows", "[environment]\nos = \"windows\"\n")),
         ("environment.gpu_types", task("gpu-types", "[environment]\ngpu_types = [\"A100\"]\n")),
         (
-            "verifier.environment.cpus",
-            task("tests-cpus", "artifacts = [\"/app/done\"]\n[verifier.environment]\ncpus = 2\n"),
+            "verifier.environment.gpus",
+            task("tests-gpus", "artifacts = [\"/app/done\"]\n[verifier.environment]\ngpus = 2\n"),
+        ),
+        (
+            "steps.verifier.environment.tpu",
+            steps(
+                "step-tpu",
+                &format!("{APP}[[steps]]\nname = \"one\"\n[steps.verifier.environment]\ntpu = \"v4\"\n"),
+                &ONE,
+            ),
+        ),
+        (
+            "steps/one/tests/docker-compose.yaml",
+            steps(
+                "step-compose",
+                &format!("{APP}[[steps]]\nname = \"one\"\n[steps.verifier]\nenvironment_mode = \"separate\"\n"),
+                &ONE,
+            )
+            .file("steps/one/tests/docker-compose.yaml", "services: {main: {}}\n"),
         ),
         ("agent.network_mode", task("agent-hosts", "[agent]\nallowed_hosts = [\"example.org\"]\n")),
         ("verifier.network_mode", task("tests-hosts", "[verifier]\nnetwork_mode = \"allowlist\"\n")),

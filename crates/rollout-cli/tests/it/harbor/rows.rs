@@ -166,6 +166,32 @@ fn separate_tests_see_that_the_agent_emptied_a_directory_on_docker() {
     an_emptied_directory(docker());
 }
 
+/// `[verifier.environment]` replaces `[environment]` for separate tests (`resolve_effective_verifier_env_config` in
+/// Harbor's `verifier_mode.py`).
+fn settings_of_tests(job: TestJob, check: &str) {
+    let toml = "artifacts = [\"/app\"]\n[environment.env]\nA = \"task\"\n\
+        [verifier.environment]\nworkdir = \"/tmp\"\nmemory_mb = 300\nnetwork_mode = \"no-network\"\nhealthcheck = {command = \"false\"}\n\
+        [verifier.environment.env]\nB = \"${UNSET:-own}\"\n[verifier.env]\nC = \"tests\"\n";
+    let task = task("tests-settings", toml)
+        .solution("[ \"$A\" = task ] && touch /app/done\n")
+        .tests(&graded_by(&format!(
+            "[ -e /app/done ] && [ \"$PWD:$A:$B:$C\" = /tmp::own:tests ] && [ $(grep -c : /proc/net/dev) = 1 ]{check}"
+        )));
+    expect_rewards(job, vec![(task, 1.0)]);
+}
+
+#[test]
+fn separate_tests_have_the_settings_of_their_own_environment_on_native() {
+    settings_of_tests(native(), "");
+}
+
+#[test]
+fn separate_tests_have_the_settings_of_their_own_environment_on_docker() {
+    let limit = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null";
+    let job = docker().set("environment/provider_config", json!({}));
+    settings_of_tests(job, &format!(" && {limit} | grep -qx 314572800"));
+}
+
 /// Tests in an image of their own, which has them in `/tests`.
 fn images_of_tests() -> Vec<(TestTask, f64)> {
     let judged = "FROM test\nCOPY . /tests\nRUN touch /judge && chmod -x /tests/test.sh\n";

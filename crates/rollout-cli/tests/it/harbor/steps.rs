@@ -3,7 +3,7 @@
 use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
-use super::{graded_by, native, result, task};
+use super::{docker, graded_by, native, result, task};
 
 /// A task without an instruction of its own, whose steps are solved by creating `/app/<step>`.
 pub(super) fn steps(name: &str, toml: &str, steps: &[(&str, &str)]) -> TestTask {
@@ -125,6 +125,32 @@ fn logs_and_artifacts_of_a_step_are_not_there_in_the_next_one() {
         };
         assert!(kept(step) && !kept(other), "{step}");
     }
+}
+
+/// The image of a step comes before that of the task, and its table alone means a separate environment
+/// (`resolve_verifier_environment_definition` in Harbor's `verifier_mode.py`).
+fn tests_of_a_step_in_their_image(job: TestJob) {
+    let toml = "artifacts = [\"/app\"]\n[[steps]]\nname = \"one\"\n[steps.verifier.environment.env]\nWHO = \"judge\"\n\
+        [[steps]]\nname = \"two\"\n";
+    let judged = "[ -e /app/one ] && [ -e /judge ] && [ \"$WHO\" = judge ]";
+    let task = steps("judged", toml, &[("one", "touch /app/one\n"), ("two", "touch /app/two\n")])
+        .file("steps/one/tests/Dockerfile", "FROM test\nCOPY . /tests\nRUN touch /judge\n")
+        .file("steps/one/tests/test.sh", &graded_by(judged))
+        .file("steps/two/tests/test.sh", &graded_by("[ -e /app/two ] && [ ! -e /judge ] && [ -z \"$WHO\" ]"));
+    let job = job.task(task).oracle();
+    let result = result(&job.run().expect(0), "judged");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    job.expect_nothing_left();
+}
+
+#[test]
+fn the_tests_of_a_step_can_have_an_image_of_their_own_on_native() {
+    tests_of_a_step_in_their_image(native());
+}
+
+#[test]
+fn the_tests_of_a_step_can_have_an_image_of_their_own_on_docker() {
+    tests_of_a_step_in_their_image(docker());
 }
 
 #[test]

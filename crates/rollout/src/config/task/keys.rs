@@ -1,6 +1,6 @@
 //! The keys of task.toml.
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
     forms::{
@@ -9,7 +9,7 @@ use super::{
     },
     parts::{
         ArtifactConfig, CollectConfig, HealthcheckConfig, NETWORK_MODES, NetworkMode, STEP_REWARDS,
-        StepConfig, StepRewards, TaskAmount,
+        StepConfig, StepRewards, TaskAmount, TestsEnvironment, network,
     },
 };
 use crate::config::{
@@ -18,7 +18,7 @@ use crate::config::{
 };
 use rollout_core::quantity::Cpus;
 use rollout_settings::{
-    Settings as _,
+    Entry, Form, Section, Settings as _,
     declare::entry,
     forms::{
         cpus, filled, flag, list, mapping, number, number_or_text, open_section, some_section, text, texts,
@@ -102,12 +102,82 @@ rollout_settings::settings! {
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the environment's"),
         /// The hosts that test.sh may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
         pub(super) allowed_hosts: Vec<String> = hosts(),
-        /// A separate environment for test.sh, whose image has the tests in `/tests`.
+        /// A separate environment for test.sh.
         ///
-        /// The only supported key is `docker_image`. Without it, the image is built from `tests/Dockerfile`; if this
-        /// file is missing, the task's image is used.
-        pub(super) environment: Option<Map<String, Json>> = mapping().optional(),
+        /// The settings of `[environment]` do not apply to it. See
+        /// [its keys](#tests-in-an-environment-of-their-own).
+        pub(super) environment: Option<TestsEnvironment> = tests_environment().optional(),
     }
+}
+
+rollout_settings::settings! {
+    /// A separate environment for test.sh.
+    pub(in super::super) struct TestsEnvironmentKeys {
+        /// An image that has the tests in `/tests`.
+        ///
+        /// Without it, the image is built from `tests/Dockerfile`, which also has to put the tests there. If this file is
+        /// missing, the task's image is used, and the tests are copied into it.
+        docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional(),
+        /// CPUs.
+        cpus: Option<Cpus> = cpus().optional().unset("`1`; no limit for Harbor"),
+        /// Memory.
+        memory: Option<TaskAmount> = task_amount("memory_mb", "Memory, in MiB.").optional().unset("`2G`; no limit for Harbor"),
+        /// Storage.
+        storage: Option<TaskAmount> = task_amount("storage_mb", "Storage, in MiB.").optional().unset("`10G`; no limit for Harbor"),
+        /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
+        env: Vec<(String, String)> = variables(),
+        /// The directory in which test.sh starts. It is created if it is missing.
+        workdir: Option<String> = filled().kind("absolute path").check(|path, section, key| check_absolute(path, section, key)).optional().unset("the image's"),
+        /// The network.
+        network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the job's"),
+        /// The hosts that can be reached: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
+        allowed_hosts: Vec<String> = hosts(),
+        /// `false` means `network_mode = "no-network"`.
+        allow_internet: bool = flag(true),
+    }
+}
+
+/// Keys of an environment that have no meaning for tests. Harbor does not use them either.
+const MEANINGLESS_FOR_TESTS: [&str; 5] =
+    ["build_timeout_sec", "healthcheck", "mcp_servers", "skills_dir", "gpu_types"];
+
+/// A separate environment for test.sh.
+fn tests_environment() -> Form<TestsEnvironment> {
+    let read = |section: &Section<'_>, key: &str| {
+        let own = section.mapping(key)?;
+        let TestsEnvironmentKeys {
+            docker_image,
+            cpus,
+            memory,
+            storage,
+            env,
+            workdir,
+            network_mode,
+            allowed_hosts,
+            allow_internet,
+        } = TestsEnvironmentKeys::read(&own)?;
+        let known = TestsEnvironmentKeys::keys();
+        let is_supported = |entry: &&Entry| {
+            let name = entry.key.as_str();
+            let value = super::plain_json(&entry.node);
+            known.iter().any(|known| known.name == name)
+                || MEANINGLESS_FOR_TESTS.contains(&name)
+                || name == "gpus" && value == json!(0)
+                || name == "os" && value.as_str().is_some_and(|os| os.eq_ignore_ascii_case("linux"))
+        };
+        let unsupported = own.entries.iter().filter(|entry| !is_supported(entry));
+        Some(TestsEnvironment {
+            docker_image,
+            cpus,
+            memory,
+            storage,
+            env,
+            workdir,
+            network: network(network_mode, &allowed_hosts, allow_internet),
+            unsupported: unsupported.map(|entry| entry.key.clone()).collect(),
+        })
+    };
+    open_section::<TestsEnvironmentKeys>().read_into(read, |_, written| written.plain())
 }
 
 rollout_settings::settings! {
@@ -239,6 +309,11 @@ rollout_settings::settings! {
         pub(super) network_mode: Option<NetworkMode> = word(&NETWORK_MODES).optional().unset("the task's"),
         /// The hosts that test.sh may reach: names, `*.` and a domain, addresses, or networks such as `10.0.0.0/8`.
         pub(super) allowed_hosts: Vec<String> = hosts(),
+        /// A separate environment for test.sh of this step.
+        ///
+        /// It has the same keys as `[verifier.environment]`, and the Dockerfile is `steps/<name>/tests/Dockerfile`. If the
+        /// step has no image, the image of the task's tests is used.
+        pub(super) environment: Option<TestsEnvironment> = tests_environment().optional().unset("the task's"),
     }
 }
 
@@ -285,12 +360,13 @@ fn step(section: &rollout_settings::Section<'_>) -> Option<StepConfig> {
         artifacts,
         agent_timeout_sec: agent.timeout_sec,
         agent_user: agent.user,
-        agent_network: super::parts::network(agent.network_mode, &agent.allowed_hosts, true),
+        agent_network: network(agent.network_mode, &agent.allowed_hosts, true),
         verifier_timeout_sec: verifier.timeout_sec,
         verifier_environment: verifier.environment_mode,
+        verifier_own_environment: verifier.environment,
         verifier_env: verifier.env,
         verifier_user: verifier.user,
-        verifier_network: super::parts::network(verifier.network_mode, &verifier.allowed_hosts, true),
+        verifier_network: network(verifier.network_mode, &verifier.allowed_hosts, true),
         collect: verifier.collect,
         healthcheck,
     })

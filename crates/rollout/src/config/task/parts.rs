@@ -1,7 +1,10 @@
 //! The parts of a task.toml that several sections have.
 
-use super::VerifierEnvironment;
-use rollout_core::{hosts::HostList, quantity::Bytes};
+use super::{CPUS, MEMORY, STORAGE, VerifierEnvironment};
+use rollout_core::{
+    hosts::HostList,
+    quantity::{Bytes, Cpus},
+};
 
 /// The word for the network of an environment, or of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,66 @@ pub struct TaskAmount {
     pub bytes: Bytes,
     /// `2G` is a power of 1024.
     pub binary: Bytes,
+}
+
+/// The limits of an environment. `None` means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResourceBounds {
+    /// CPUs.
+    pub cpus: Option<Cpus>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Storage.
+    pub storage: Option<Bytes>,
+}
+
+impl ResourceBounds {
+    /// The limits that a section sets, by the rules of Harbor or by those of Rollout.
+    pub(super) fn new(
+        cpus: Option<Cpus>,
+        memory: Option<TaskAmount>,
+        storage: Option<TaskAmount>,
+        is_harbor: bool,
+    ) -> Self {
+        if is_harbor {
+            let binary = |amount: TaskAmount| amount.binary;
+            Self { cpus, memory: memory.map(binary), storage: storage.map(binary) }
+        } else {
+            Self {
+                cpus: Some(cpus.unwrap_or(CPUS)),
+                memory: Some(memory.map_or(MEMORY, |memory| memory.bytes)),
+                storage: Some(storage.map_or(STORAGE, |storage| storage.bytes)),
+            }
+        }
+    }
+}
+
+/// A separate environment for the tests, with settings of its own. Those of the task's environment do not apply to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TestsEnvironment {
+    /// An image that has the tests in it.
+    pub docker_image: Option<String>,
+    /// CPUs, if they are set.
+    pub cpus: Option<Cpus>,
+    /// Memory, if it is set.
+    pub memory: Option<TaskAmount>,
+    /// Storage, if it is set.
+    pub storage: Option<TaskAmount>,
+    /// Variables for test.sh, as written.
+    pub env: Vec<(String, String)>,
+    /// The directory in which test.sh starts.
+    pub workdir: Option<String>,
+    /// The network.
+    pub network: Option<NetworkPolicy>,
+    /// Keys that are not supported.
+    pub unsupported: Vec<String>,
+}
+
+impl TestsEnvironment {
+    /// Its limits, by the rules of Harbor or by those of Rollout.
+    pub fn bounds(&self, is_harbor: bool) -> ResourceBounds {
+        ResourceBounds::new(self.cpus, self.memory, self.storage, is_harbor)
+    }
 }
 
 /// A file or directory that the agent leaves.
@@ -139,6 +202,8 @@ pub struct StepConfig {
     pub verifier_timeout_sec: f64,
     /// Where test.sh runs.
     pub verifier_environment: Option<VerifierEnvironment>,
+    /// The separate environment of test.sh.
+    pub verifier_own_environment: Option<TestsEnvironment>,
     /// More variables for test.sh, as written.
     pub verifier_env: Vec<(String, String)>,
     /// The user that runs test.sh.
