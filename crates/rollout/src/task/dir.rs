@@ -71,7 +71,10 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
             .is_ok_and(|text| has_startup(&text)),
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
         tests_only_in_image: in_image && find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
-        trajectory: find(&reader.entries, "trajectory.json").is_some(),
+        trajectory: match steps.first() {
+            Some(first) => dir.join("steps").join(&first.name).join("trajectory.json").is_file(),
+            None => find(&reader.entries, "trajectory.json").is_some(),
+        },
     };
     match config {
         Some(Ok((config, warnings))) if reader.problems.is_empty() => {

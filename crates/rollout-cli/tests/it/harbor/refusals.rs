@@ -86,8 +86,18 @@ fn settings_that_cannot_be_honoured_refuse_the_task_on_docker() {
 
 #[test]
 fn an_agent_that_cannot_continue_a_conversation_is_refused() {
-    let job = native().task(task("prior", "").file("trajectory.json", "{}")).script("true");
-    let result = job.run().expect(1).trial("agent/set/prior__1");
-    assert_eq!(result["error"]["type"], "task_invalid", "{result:#}");
-    assert!(result["error"]["message"].as_str().unwrap().contains("`trajectory.json`"), "{result:#}");
+    let one = "[[steps]]\nname = \"one\"\n";
+    let job = native()
+        .task(task("prior", "").file("trajectory.json", "{}"))
+        .task(steps("prior-step", one, &ONE).file("steps/one/trajectory.json", "{}"))
+        // With steps, Harbor does not read it (`_task_trajectory_path` in its `trial.py`).
+        .task(steps("unused", one, &ONE).file("trajectory.json", "{}"))
+        .script("touch /app/one");
+    let finished = job.run().expect(1);
+    for task in ["prior", "prior-step"] {
+        let result = finished.trial(&format!("agent/set/{task}__1"));
+        assert_eq!(result["error"]["type"], "task_invalid", "{result:#}");
+        assert!(result["error"]["message"].as_str().unwrap().contains("`trajectory.json`"), "{result:#}");
+    }
+    assert_eq!(finished.trial("agent/set/unused__1")["reward"], 1.0);
 }
