@@ -12,17 +12,30 @@ use rollout_env::{
 /// How much of the output of a failed command a note quotes.
 const QUOTED_BYTES: usize = 1 << 10;
 
+/// Where commands run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CollectedFrom {
+    /// In the agent's environment.
+    Main,
+    /// In other services. If the tests run elsewhere, the agent's processes are killed before, so that they cannot
+    /// change what the services have.
+    Services,
+}
+
 /// Runs the commands one after the other. A failure is a note.
 pub(super) async fn run_collectors(
     context: &TrialContext<'_>,
+    from: CollectedFrom,
     main: &dyn Environment,
     services: &Services,
     notes: &mut Vec<String>,
 ) {
     let step = context.step;
-    let (of_others, of_main): (Vec<_>, Vec<_>) =
-        step.collect.iter().partition(|collector| of_service(collector).is_some());
-    for collector in of_main.into_iter().chain(of_others) {
+    let is_chosen = |collector: &&CollectConfig| match from {
+        CollectedFrom::Main => of_service(collector).is_none(),
+        CollectedFrom::Services => of_service(collector).is_some(),
+    };
+    for collector in step.collect.iter().filter(is_chosen) {
         let own = context.with_environment(&Env::new());
         let (environment, env) = match of_service(collector).map(|name| (name, services.service(name))) {
             None => (main, own.as_slice()),

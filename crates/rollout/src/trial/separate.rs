@@ -6,6 +6,7 @@ use super::{
     artifacts::{self, Artifact},
     calls::required,
     collect::LogCopy,
+    collectors::{CollectedFrom, run_collectors},
     context::TrialContext,
     failure::Failure,
     network,
@@ -62,6 +63,7 @@ pub(super) async fn open<'s>(
             context.own_hosts()
         }
     };
+    run_collectors(context, CollectedFrom::Services, agent, agent_services, notes).await;
     let artifacts = artifacts::collect(context, agent, agent_services, notes).await?;
     // Networks of different groups are separate, so the tests join that of the agent to reach it.
     let networks = match &context.task.config.verifier_agent_hostname {

@@ -9,7 +9,7 @@ use super::{
     calls::required,
     clock::PhaseSpan,
     collect::LogCopy,
-    collectors::run_collectors,
+    collectors::{CollectedFrom, run_collectors},
     context::TrialContext,
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
@@ -76,11 +76,14 @@ pub(super) async fn verify(
     context.enter(Phase::Verify);
     let began = Instant::now();
     let mut watch = VerdictWatch::default();
-    run_collectors(context, agent, services, notes).await;
-    if !context.step.is_separate && artifacts::are_wanted(context) {
-        // The tests do not need them, so a failure is a note.
-        let failed = artifacts::collect(context, agent, services, notes).await.err();
-        notes.extend(failed.map(|failure| failure.error.message));
+    run_collectors(context, CollectedFrom::Main, agent, services, notes).await;
+    if !context.step.is_separate {
+        run_collectors(context, CollectedFrom::Services, agent, services, notes).await;
+        if artifacts::are_wanted(context) {
+            // The tests do not need them, so a failure is a note.
+            let failed = artifacts::collect(context, agent, services, notes).await.err();
+            notes.extend(failed.map(|failure| failure.error.message));
+        }
     }
     let mut logs = LogCopy::Complete;
     let reward = if context.step.is_separate {
@@ -122,7 +125,7 @@ pub(super) async fn verify_again(
     let reward = async {
         let environment = match state {
             AgentState::Environment(agent, services) if context.step.is_separate => {
-                run_collectors(context, agent, services, notes).await;
+                run_collectors(context, CollectedFrom::Main, agent, services, notes).await;
                 let graded = Graded { agent, services, image: None };
                 separate::open(context, graded, separate, notes).await?
             }

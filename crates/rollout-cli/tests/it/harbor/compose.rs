@@ -252,6 +252,24 @@ fn separate_tests_reach_the_agent_of_a_compose_task_by_name() {
     expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
 }
 
+/// Harbor stops `main` before it collects from other services (`_collect_artifacts_phased` in its `trial.py`).
+#[test]
+fn the_agent_cannot_change_what_is_collected_from_other_services_for_separate_tests() {
+    let toml = "artifacts = [{source = \"/srv/result\", service = \"other\"}]\n[verifier]\nenvironment_mode = \"separate\"\n\
+        [[verifier.collect]]\ncommand = \"echo true > /data/state; sleep 2; cp /data/state /srv/result\"\nservice = \"other\"\n";
+    let compose = "services:
+  main: {volumes: ['data:/data']}
+  other: {image: test, command: [sh, -c, 'mkdir -p /srv; exec sleep infinity'], volumes: ['data:/data']}
+volumes: {data: {}}
+";
+    let solution = "setsid bash -c 'while :; do echo forged > /data/state; sleep 0.1; done' > /dev/null 2>&1 &\n\
+        until [ -e /data/state ]; do sleep 0.1; done\n";
+    let task = with_config("collected-late", toml, compose)
+        .solution(solution)
+        .tests(&graded_by("[ \"$(cat /srv/result)\" = true ]"));
+    expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
+}
+
 #[test]
 fn compose_files_run_on_podman() {
     let chosen = ["by-name", "completed", "binds", "compose-separate"];
