@@ -247,13 +247,10 @@ impl Provider for Native {
 
     fn refusal(&self, demand: Demand) -> Option<String> {
         let reason = match demand {
-            Demand::NoNetwork | Demand::Allowlist => return None,
+            Demand::NoNetwork | Demand::Allowlist | Demand::ImageStartup => return None,
             Demand::Gpus => "the native environment has no GPUs; use `environment.type: docker`",
             Demand::NetworkChanges => {
                 "the network of a native environment cannot be changed while it runs; use `environment.type: docker`"
-            }
-            Demand::ImageStartup => {
-                "the native environment does not start them; use `environment.type: docker`"
             }
             Demand::Compose => "several containers, or their settings, need `environment.type: docker`",
             Demand::Privileged => "privileged containers need `environment.type: docker`",

@@ -1,6 +1,6 @@
 //! The programs that an image wants to be started, kept while the guest takes their place.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use bollard::models::HealthConfig;
 use rollout_core::text::hex;
@@ -12,11 +12,6 @@ pub(super) const ENTRYPOINT: &str = "rollout.entrypoint";
 
 /// The label with the command of the image below, in the same form.
 pub(super) const COMMAND: &str = "rollout.command";
-
-/// The engine's own defaults.
-const INTERVAL: Duration = Duration::from_secs(30);
-const TIMEOUT: Duration = Duration::from_secs(30);
-const RETRIES: u64 = 3;
 
 /// The text of the label.
 pub(super) fn label(argv: &[String]) -> String {
@@ -40,26 +35,8 @@ fn words(label: &str) -> Option<Vec<String>> {
 }
 
 fn check(config: HealthConfig) -> Option<ImageHealthcheck> {
-    let test = config.test.unwrap_or_default();
-    let argv = match test.split_first()? {
-        (kind, rest) if kind == "CMD" && !rest.is_empty() => rest.to_vec(),
-        (kind, [command]) if kind == "CMD-SHELL" => ["sh", "-c", command].map(str::to_owned).to_vec(),
-        _ => return None,
-    };
-    let time = |nanoseconds: Option<i64>, usual: Duration| {
-        nanoseconds
-            .and_then(|time| u64::try_from(time).ok())
-            .filter(|time| *time > 0)
-            .map_or(usual, Duration::from_nanos)
-    };
-    let retries = config.retries.and_then(|retries| u64::try_from(retries).ok());
-    Some(ImageHealthcheck {
-        argv,
-        interval: time(config.interval, INTERVAL),
-        timeout: time(config.timeout, TIMEOUT),
-        start_period: time(config.start_period, Duration::ZERO),
-        retries: retries.filter(|retries| *retries > 0).unwrap_or(RETRIES),
-    })
+    let times = [config.interval, config.timeout, config.start_period].map(Option::unwrap_or_default);
+    ImageHealthcheck::of_engine(&config.test.unwrap_or_default(), times, config.retries.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -2,6 +2,11 @@
 
 use std::{fmt, time::Duration};
 
+/// The defaults of engines.
+const INTERVAL: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const RETRIES: u64 = 3;
+
 /// The programs that an image wants to be started by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageStartup {
@@ -26,6 +31,33 @@ pub struct ImageHealthcheck {
     pub start_period: Duration,
     /// How many failures in a row make the environment unhealthy.
     pub retries: u64,
+}
+
+impl ImageHealthcheck {
+    /// Reads a check in the form of engines: `CMD` with a program and its arguments, or `CMD-SHELL` with a line for a
+    /// shell. Times are in nanoseconds, and 0 stands for the default of engines.
+    pub(crate) fn of_engine(
+        test: &[String],
+        [interval, timeout, start_period]: [i64; 3],
+        retries: i64,
+    ) -> Option<Self> {
+        let argv = match test.split_first()? {
+            (kind, rest) if kind == "CMD" && !rest.is_empty() => rest.to_vec(),
+            (kind, [command]) if kind == "CMD-SHELL" => ["sh", "-c", command].map(str::to_owned).to_vec(),
+            _ => return None,
+        };
+        let time = |nanoseconds: i64, usual: Duration| match u64::try_from(nanoseconds) {
+            Ok(time) if time > 0 => Duration::from_nanos(time),
+            _ => usual,
+        };
+        Some(Self {
+            argv,
+            interval: time(interval, INTERVAL),
+            timeout: time(timeout, TIMEOUT),
+            start_period: time(start_period, Duration::ZERO),
+            retries: u64::try_from(retries).ok().filter(|retries| *retries > 0).unwrap_or(RETRIES),
+        })
+    }
 }
 
 /// Receives what an environment waits for while it starts, such as a free node of a cluster.

@@ -228,22 +228,9 @@ fn facts(config: &Value) -> ImageFacts {
 }
 
 fn healthcheck(check: &Value, words: &dyn Fn(&Value) -> Vec<String>) -> Option<ImageHealthcheck> {
-    let test = words(&check["Test"]);
-    let argv = match test.split_first()? {
-        (kind, rest) if kind == "CMD" && !rest.is_empty() => rest.to_vec(),
-        (kind, [command]) if kind == "CMD-SHELL" => ["sh", "-c", command].map(str::to_owned).to_vec(),
-        _ => return None,
-    };
-    let time = |key: &str, usual: u64| {
-        check[key].as_u64().filter(|time| *time > 0).map_or(Duration::from_secs(usual), Duration::from_nanos)
-    };
-    Some(ImageHealthcheck {
-        argv,
-        interval: time("Interval", 30),
-        timeout: time("Timeout", 30),
-        start_period: time("StartPeriod", 0),
-        retries: check["Retries"].as_u64().filter(|retries| *retries > 0).unwrap_or(3),
-    })
+    let number = |key: &str| check[key].as_i64().unwrap_or_default();
+    let times = ["Interval", "Timeout", "StartPeriod"].map(number);
+    ImageHealthcheck::of_engine(&words(&check["Test"]), times, number("Retries"))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     environment::{
         CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit,
-        Facts, FileRead, Outcome,
+        Facts, FileRead, ImageHealthcheck, ImageStartup, Outcome,
     },
     receive::{LOG_LIMITS, Receive, ReceiveError, Received},
 };
@@ -126,6 +126,15 @@ impl NativeEnvironment {
 impl Environment for NativeEnvironment {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn startup(&self) -> ImageStartup {
+        let image = &self.settings;
+        let healthcheck = image.healthcheck.as_ref().and_then(|check| {
+            let times = [check.interval, check.timeout, check.start_period];
+            ImageHealthcheck::of_engine(&check.test, times, check.retries)
+        });
+        ImageStartup { entrypoint: image.entrypoint.clone(), command: image.cmd.clone(), healthcheck }
     }
 
     fn facts(&self) -> Facts {

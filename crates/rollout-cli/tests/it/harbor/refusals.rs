@@ -30,7 +30,9 @@ fn nowhere() -> Vec<(&'static str, TestTask)> {
             "steps/one/tests/docker-compose.yaml",
             steps(
                 "step-compose",
-                &format!("{APP}[[steps]]\nname = \"one\"\n[steps.verifier]\nenvironment_mode = \"separate\"\n"),
+                &format!(
+                    "{APP}[[steps]]\nname = \"one\"\n[steps.verifier]\nenvironment_mode = \"separate\"\n"
+                ),
                 &ONE,
             )
             .file("steps/one/tests/docker-compose.yaml", "services: {main: {}}\n"),
@@ -71,10 +73,6 @@ fn settings_that_cannot_be_honoured_refuse_the_task_on_native() {
     rows.push((
         "environment/docker-compose.yaml",
         task("compose", "").file("environment/docker-compose.yaml", COMPOSE),
-    ));
-    rows.push((
-        "ENTRYPOINT or HEALTHCHECK of the Dockerfile",
-        task("entrypoint", "").dockerfile("FROM test\nWORKDIR /app\nENTRYPOINT [\"/entry.sh\"]\n"),
     ));
     refused(native(), rows);
 }
