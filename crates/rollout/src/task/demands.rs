@@ -39,6 +39,9 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
     if task.is_harbor && task.files.startup {
         found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile", Demand::ImageStartup);
     }
+    if task.is_harbor && task.files.tests_startup {
+        found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile of tests", Demand::ImageStartup);
+    }
     for (setting, compose) in [
         ("environment/docker-compose.yaml", &task.compose),
         ("tests/docker-compose.yaml", &task.tests_compose),

@@ -67,8 +67,11 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
     let tests_compose = reader.compose("tests", &tests);
     let files = TaskFiles {
         dockerfile: find(&environment, "Dockerfile").is_some(),
-        startup: read_at_most(&dir.join("environment/Dockerfile"), MAX_CONFIG_BYTES)
-            .is_ok_and(|text| has_startup(&text)),
+        startup: has_startup(&dir.join("environment")),
+        tests_startup: match &config {
+            Some(Ok((config, _))) => tests_start_something(dir, config),
+            _ => false,
+        },
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
         tests_only_in_image: in_image && find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
         trajectory: match steps.first() {
@@ -351,9 +354,18 @@ fn stays_inside(from: &Path, target: &Path) -> bool {
     true
 }
 
-/// Whether the last stage of a Dockerfile has an entrypoint or a health check.
-fn has_startup(dockerfile: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(dockerfile).to_uppercase();
+/// Whether the image of separate tests has an entrypoint or a health check of its own.
+fn tests_start_something(dir: &Path, config: &TaskConfig) -> bool {
+    let of_step = |step: &StepConfig| {
+        config.is_step_separate(step) && has_startup(&dir.join("steps").join(&step.name).join("tests"))
+    };
+    config.is_separate() && has_startup(&dir.join("tests")) || config.steps.iter().any(of_step)
+}
+
+/// Whether the last stage of the Dockerfile in a directory has an entrypoint or a health check.
+fn has_startup(dir: &Path) -> bool {
+    let Ok(dockerfile) = read_at_most(&dir.join("Dockerfile"), MAX_CONFIG_BYTES) else { return false };
+    let text = String::from_utf8_lossy(&dockerfile).to_uppercase();
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     words.fold(false, |found, words| match words.as_slice() {
         ["FROM", ..] | ["ENTRYPOINT", "[]"] | ["HEALTHCHECK", "NONE"] => false,

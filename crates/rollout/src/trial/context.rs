@@ -232,16 +232,26 @@ impl<'a> TrialContext<'a> {
         all
     }
 
-    /// Variables of test.sh. A separate environment with its own settings does not have those of the task's environment.
-    pub(super) fn tests_variables(&self) -> Vec<(String, String)> {
+    /// Variables of the environment in which the tests run. A separate environment with its own settings does not have
+    /// those of the task's environment.
+    pub(super) fn tests_environment(&self) -> Vec<(String, String)> {
         let step = self.step;
-        if step.separate_settings().is_none() {
-            return self.with_environment(&step.verifier_env);
-        }
         let mut all = self.egress.map(Egress::variables).unwrap_or_default();
-        all.extend(variables(&step.tests_env));
-        all.extend(variables(&step.verifier_env));
+        if step.is_separate
+            && let Some(main) = self.tests_compose().and_then(|compose| compose.main())
+        {
+            all.extend(main.environment.iter().map(|(key, value)| (key.clone(), value.value.clone())));
+        }
+        all.extend(variables(match step.separate_settings() {
+            Some(_) => &step.tests_env,
+            None => &self.trial.env.environment,
+        }));
         all
+    }
+
+    /// tests/docker-compose.yaml, if it is for this step.
+    pub(super) fn tests_compose(&self) -> Option<&'a Arc<ComposeFile>> {
+        self.trial.env.tests_compose.as_ref().filter(|_| !self.step.has_own_image)
     }
 
     /// Variables that exist only while the agent's scripts run.

@@ -96,9 +96,9 @@ pub(super) async fn wait_for_image(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     image: &ImageHealthcheck,
+    env: &[(String, String)],
 ) -> Result<(), Failure> {
-    let env = context.with_environment(&Env::new());
-    repeat(context, environment, &Check::of_image(image), &env).await.map_err(|why| match why {
+    repeat(context, environment, &Check::of_image(image), env).await.map_err(|why| match why {
         Unready::Environment(error) => Failure::environment(Phase::Start, &error),
         Unready::Unhealthy(how) => Failure::new(
             ErrorType::EnvironmentStartFailed,

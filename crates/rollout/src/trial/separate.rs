@@ -10,8 +10,10 @@ use super::{
     context::TrialContext,
     failure::Failure,
     network,
+    script::LeftRunning,
     services::{self, ServiceSource, Services},
     start::prepare_image,
+    startup,
     step::TestsImage,
     teardown,
     verify::Graded,
@@ -26,6 +28,13 @@ use rollout_env::{
 pub(super) struct SeparateEnvironment {
     environment: Box<dyn Environment>,
     services: Services,
+}
+
+/// A separate environment in which the tests can run.
+pub(super) struct OpenTests<'s> {
+    pub(super) environment: &'s dyn Environment,
+    /// The entrypoint, which runs until this is dropped.
+    pub(super) entrypoint: Option<LeftRunning<'s>>,
 }
 
 impl SeparateEnvironment {
@@ -44,7 +53,7 @@ pub(super) async fn open<'s>(
     graded: Graded<'_>,
     slot: &'s mut Option<SeparateEnvironment>,
     notes: &mut Vec<String>,
-) -> Result<&'s dyn Environment, Failure> {
+) -> Result<OpenTests<'s>, Failure> {
     let phase = Phase::Verify;
     let Graded { agent, services: agent_services, image: task_image } = graded;
     let hosts = match &context.task.config.verifier_agent_hostname {
@@ -89,18 +98,20 @@ pub(super) async fn open_with<'s>(
     neighbours: Neighbours<'_>,
     task_image: Option<&PreparedImage>,
     slot: &'s mut Option<SeparateEnvironment>,
-) -> Result<&'s dyn Environment, Failure> {
+) -> Result<OpenTests<'s>, Failure> {
     let phase = Phase::Verify;
     let image = image(context, task_image).await?;
     let compose = compose(context);
     let created = create(context, compose, &image, neighbours).await?;
     let environment: &'s dyn Environment = &*slot.insert(created).environment;
+    let entrypoint =
+        startup::start_for_tests(context, environment, compose.map(|compose| &**compose)).await?;
     for Artifact { source, copy, .. } in artifacts {
         required(phase, environment.copy_to(copy, source, CopyMode::Replace)).await?;
     }
     let set = environment.set_users(context.step.users.clone());
     set.map_err(|error| Failure::environment(phase, &error))?;
-    Ok(environment)
+    Ok(OpenTests { environment, entrypoint })
 }
 
 /// Copies the logs of the tests out of their environment and removes it.
@@ -150,7 +161,7 @@ enum TestImage<'a> {
 pub(super) fn has_tests(context: &TrialContext<'_>) -> bool {
     let is_own =
         context.trial.config.verifier.image.is_none() && context.task.config.verifier_image.is_none();
-    let composed = tests_compose(context).and_then(|compose| compose.main());
+    let composed = context.tests_compose().and_then(|compose| compose.main());
     let has_image = context.step.tests_image.is_some()
         || composed.is_some_and(|main| main.build.is_some() || main.image.is_some());
     context.step.is_separate && context.task.is_harbor && is_own && has_image
@@ -165,7 +176,7 @@ async fn image(
     let tests = &task.tests;
     let (id, log) = (trial.id.to_string(), trial.dir.build_log());
     let origin = Origin { job: &trial.job_name, trial: &id };
-    let composed = tests_compose(context).and_then(|compose| compose.main());
+    let composed = context.tests_compose().and_then(|compose| compose.main());
     let named = trial.config.verifier.image.as_deref().or(task.config.verifier_image.as_deref());
     let source = match (named, &context.step.tests_image) {
         (Some(named), _) => TestImage::Named(named),
@@ -199,15 +210,10 @@ async fn image(
         .map_err(|error| Failure::environment(Phase::Image, &error))
 }
 
-/// tests/docker-compose.yaml, if it is for this step.
-fn tests_compose<'a>(context: &TrialContext<'a>) -> Option<&'a Arc<ComposeFile>> {
-    context.trial.env.tests_compose.as_ref().filter(|_| !context.step.has_own_image)
-}
-
 /// The compose file of the tests: their own, or that of the task if they run in its image.
 fn compose<'a>(context: &TrialContext<'a>) -> Option<&'a Arc<ComposeFile>> {
     let TrialContext { trial, task, .. } = *context;
-    let composed = tests_compose(context);
+    let composed = context.tests_compose();
     let has_image = trial.config.verifier.image.is_some()
         || task.config.verifier_image.is_some()
         || context.step.tests_image.is_some();

@@ -10,11 +10,21 @@ use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{
     CommandRole, Environment, Exec, ImageHealthcheck, ImageStartup,
     blocking::blocking,
+    compose::{ComposeFile, ComposeService},
     log::{LogWriter, create_log_files},
 };
 
 /// What the entrypoint is asked to run: nothing, for ever.
 const COMMAND: [&str; 3] = ["sh", "-c", "sleep infinity"];
+
+/// An environment, as its compose file and its task describe it.
+struct Described<'a> {
+    /// The service of the compose file.
+    main: Option<&'a ComposeService>,
+    env: Vec<(String, String)>,
+    /// Where the output of the entrypoint goes.
+    logs: PathBuf,
+}
 
 /// Starts the entrypoint, and waits until the image's health check succeeds. Returns the entrypoint, which keeps
 /// running.
@@ -22,13 +32,42 @@ pub(super) async fn start<'e>(
     context: &TrialContext<'_>,
     environment: &'e dyn Environment,
 ) -> Result<Option<LeftRunning<'e>>, Failure> {
-    let Some((argv, healthcheck)) = of_environment(context, environment.startup()) else { return Ok(None) };
+    let described = Described {
+        main: context.compose().and_then(|compose| compose.main()),
+        env: context.with_environment(&Env::new()),
+        logs: context.trial.dir.path().join("environment/entrypoint"),
+    };
+    start_described(context, environment, described).await
+}
+
+/// The same for a separate environment of the tests.
+pub(super) async fn start_for_tests<'e>(
+    context: &TrialContext<'_>,
+    environment: &'e dyn Environment,
+    compose: Option<&ComposeFile>,
+) -> Result<Option<LeftRunning<'e>>, Failure> {
+    let described = Described {
+        main: compose.and_then(|compose| compose.main()),
+        env: context.tests_environment(),
+        logs: context.step.dir.verifier().join("entrypoint"),
+    };
+    start_described(context, environment, described).await
+}
+
+async fn start_described<'e>(
+    context: &TrialContext<'_>,
+    environment: &'e dyn Environment,
+    described: Described<'_>,
+) -> Result<Option<LeftRunning<'e>>, Failure> {
+    let started = of_environment(context.task.is_harbor, described.main, environment.startup());
+    let Some((argv, healthcheck)) = started else { return Ok(None) };
+    let Described { env, logs, .. } = described;
     let running = match argv.is_empty() {
         true => None,
-        false => Some(run(context, environment, argv).await?),
+        false => Some(run(context, environment, argv, (env.clone(), logs)).await?),
     };
     if let Some(check) = &healthcheck {
-        healthcheck::wait_for_image(context, environment, check).await?;
+        healthcheck::wait_for_image(context, environment, check, &env).await?;
     }
     Ok(running)
 }
@@ -36,10 +75,10 @@ pub(super) async fn start<'e>(
 /// The program to start, if any, and the health check. None if the rules of Harbor do not apply, and no compose file
 /// describes the environment.
 fn of_environment(
-    context: &TrialContext<'_>,
+    is_harbor: bool,
+    main: Option<&ComposeService>,
     image: ImageStartup,
 ) -> Option<(Vec<String>, Option<ImageHealthcheck>)> {
-    let main = context.compose().and_then(|compose| compose.main());
     let (entrypoint, healthcheck) = (image.entrypoint.clone(), image.healthcheck.clone());
     let with_sleep = |mut argv: Vec<String>| {
         argv.extend(COMMAND.map(str::to_owned));
@@ -56,7 +95,7 @@ fn of_environment(
             };
             (argv, check)
         }
-        None if !context.task.is_harbor => return None,
+        None if !is_harbor => return None,
         None if entrypoint.is_empty() => (Vec::new(), healthcheck),
         None => (with_sleep(entrypoint), healthcheck),
     };
@@ -67,14 +106,13 @@ async fn run<'e>(
     context: &TrialContext<'_>,
     environment: &'e dyn Environment,
     argv: Vec<String>,
+    (env, logs): (Vec<(String, String)>, PathBuf),
 ) -> Result<LeftRunning<'e>, Failure> {
-    let dir: PathBuf = context.trial.dir.path().join("environment/entrypoint");
-    let [stdout, stderr] = blocking(move || create_log_files(&dir)).await.map_err(|error| {
+    let [stdout, stderr] = blocking(move || create_log_files(&logs)).await.map_err(|error| {
         Failure::new(ErrorType::InternalError, format!("cannot write the output of the entrypoint: {error}"))
     })?;
     let redactor = &context.trial.redactor;
     let (stdout, stderr) = (LogWriter::new(stdout, redactor), LogWriter::new(stderr, redactor));
-    let env = context.with_environment(&Env::new());
     let mut running: LeftRunning<'e> = Box::pin(async move {
         let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
         let role = CommandRole::Agent;

@@ -10,7 +10,7 @@ use super::{
     clock::PhaseSpan,
     collect::LogCopy,
     collectors::{CollectedFrom, run_collectors},
-    context::TrialContext,
+    context::{TrialContext, variables},
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
     script,
@@ -123,17 +123,19 @@ pub(super) async fn verify_again(
     let began = Instant::now();
     let mut watch = VerdictWatch::default();
     let reward = async {
-        let environment = match state {
+        let (environment, _entrypoint) = match state {
             AgentState::Environment(agent, services) if context.step.is_separate => {
                 run_collectors(context, CollectedFrom::Main, agent, services, notes).await;
                 let graded = Graded { agent, services, image: None };
-                separate::open(context, graded, separate, notes).await?
+                let tests = separate::open(context, graded, separate, notes).await?;
+                (tests.environment, tests.entrypoint)
             }
-            AgentState::Environment(agent, _) => agent,
+            AgentState::Environment(agent, _) => (agent, None),
             AgentState::Artifacts(artifacts) => {
                 let hosts = context.own_hosts();
                 let neighbours = separate::Neighbours { hosts: &hosts, networks: &[] };
-                separate::open_with(context, artifacts, neighbours, None, separate).await?
+                let tests = separate::open_with(context, artifacts, neighbours, None, separate).await?;
+                (tests.environment, tests.entrypoint)
             }
         };
         grade(context, environment, &mut watch, notes).await
@@ -165,8 +167,8 @@ async fn grade_apart(
     separate: &mut Option<SeparateEnvironment>,
     notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
-    let environment = separate::open(context, graded, separate, notes).await?;
-    grade(context, environment, &mut VerdictWatch::default(), notes).await
+    let tests = separate::open(context, graded, separate, notes).await?;
+    grade(context, tests.environment, &mut VerdictWatch::default(), notes).await
 }
 
 async fn grade_in_place(
@@ -206,7 +208,8 @@ async fn grade(
         script.make_executable(environment, tests.path().join("test.sh")).await?;
     }
     watch.begin(environment).await?;
-    let env = context.tests_variables();
+    let mut env = context.tests_environment();
+    env.extend(variables(&context.step.verifier_env));
     let ended = script::run(context, environment, &script, &env, context.timeouts.verify).await?;
     watch.end(environment, tests.path()).await?;
     if !config.ignores_exit_code(is_harbor) || ended.timed_out() {

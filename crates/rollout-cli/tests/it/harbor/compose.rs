@@ -271,6 +271,23 @@ volumes: {data: {}}
 }
 
 #[test]
+fn the_command_of_separate_tests_runs_with_the_variables_of_their_compose_file() {
+    let compose = "services:
+  main:
+    build: .
+    command: [sh, -c, 'echo $$WORD > /app/started; exec sleep infinity']
+    environment: {WORD: here}
+    healthcheck: {test: 'test -s /app/started', interval: 1s, retries: 30}
+";
+    let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
+    let task = task("tests-command", toml)
+        .file("tests/docker-compose.yaml", compose)
+        .file("tests/Dockerfile", "FROM test\nWORKDIR /app\nCOPY test.sh /tests/test.sh\n")
+        .tests(&graded_by("[ -e /app/done ] && [ \"$(cat /app/started) $WORD\" = 'here here' ]"));
+    expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
+}
+
+#[test]
 fn compose_files_run_on_podman() {
     let chosen = ["by-name", "completed", "binds", "compose-separate"];
     let rows = rows().into_iter().filter(|(task, _)| chosen.contains(&task.name())).collect();

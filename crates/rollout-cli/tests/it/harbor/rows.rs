@@ -374,6 +374,39 @@ pub(super) fn images_that_start() -> Vec<(TestTask, f64)> {
     ]
 }
 
+#[test]
+fn what_an_image_starts_runs_on_native() {
+    let inherited = "FROM test AS base\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\nFROM base\nWORKDIR /app\n";
+    let task = solved_by("inherited-entrypoint", "", "until [ -e /tmp/entered ]; do sleep 0.05; done")
+        .dockerfile(inherited)
+        .file("environment/entry.sh", "touch /tmp/entered; exec \"$@\"\n");
+    expect_rewards(native(), images_that_start().into_iter().chain([(task, 1.0)]).collect());
+}
+
+/// Harbor starts the environment of separate tests like that of the agent (`_separate_verifier_env` in its `trial.py`).
+fn image_of_tests_that_starts(job: TestJob) {
+    let image = "FROM test\nWORKDIR /app\nCOPY . /tests\nENV SEED=judge\nENTRYPOINT [\"bash\", \"/tests/entry.sh\"]\n\
+        HEALTHCHECK --interval=1s CMD [ -e /tmp/healthy ] || ! touch /tmp/healthy\n";
+    let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
+    let entered = "for _ in $(seq 100); do [ -s /tmp/entered ] && break; sleep 0.1; done\n";
+    let check = "[ -e /app/done ] && [ -e /tmp/healthy ] && [ \"$(cat /tmp/entered)\" = judge ]";
+    let task = task("tests-start", toml)
+        .file("tests/Dockerfile", image)
+        .file("tests/entry.sh", "echo $SEED > /tmp/entered; exec \"$@\"\n")
+        .tests(&format!("{entered}{}", graded_by(check)));
+    expect_rewards(job, vec![(task, 1.0)]);
+}
+
+#[test]
+fn what_the_image_of_separate_tests_starts_runs_on_native() {
+    image_of_tests_that_starts(native());
+}
+
+#[test]
+fn what_the_image_of_separate_tests_starts_runs_on_docker() {
+    image_of_tests_that_starts(docker());
+}
+
 /// Only the agent is without the network: the install script and the tests have it.
 #[test]
 fn the_network_of_a_phase_is_taken_away_on_docker() {
