@@ -22,6 +22,10 @@ const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 /// How much of an instruction is read to check that it is not empty.
 const INSTRUCTION_PROBE_BYTES: u64 = 64 * 1024;
 
+/// How a pointer of Git LFS starts, and its possible sizes. Its hash and size follow.
+const LFS_POINTER_START: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
+const LFS_POINTER_BYTES: std::ops::Range<u64> = 120..1024;
+
 /// A directory with thousands of invalid links would otherwise fill every result.json of its trials.
 const MAX_PROBLEMS: usize = 20;
 
@@ -203,7 +207,8 @@ impl Reader<'_> {
             self.instruction(&format!("{dir}/instruction.md"));
             let tests = self.tree(&format!("{dir}/tests")).unwrap_or_default();
             let own = step.verifier_own_environment.as_ref();
-            let has_image = own.is_some_and(|own| own.docker_image.is_some()) || find(&tests, "Dockerfile").is_some();
+            let has_image =
+                own.is_some_and(|own| own.docker_image.is_some()) || find(&tests, "Dockerfile").is_some();
             let in_image = has_image && separate.contains(&step);
             if !has_shared_tests && !in_image || find(&tests, "test.sh").is_some() {
                 self.tests(&format!("{dir}/tests"), &tests);
@@ -273,6 +278,12 @@ impl Reader<'_> {
                     self.link_stays_inside(&path());
                 } else if !kind.is_file() {
                     self.problem(format!("{} is neither a file nor a directory", shown(&path())));
+                } else if is_lfs_pointer(&self.dir.join(path())) {
+                    self.problem(format!(
+                        "{} is only a pointer of Git LFS; run `git lfs pull` in a clone of the repository, and use the \
+                         directory of the clone",
+                        shown(&path())
+                    ));
                 }
             }
             own.get_or_insert(entries);
@@ -372,6 +383,13 @@ fn has_startup(dir: &Path) -> bool {
         ["ENTRYPOINT" | "HEALTHCHECK", ..] => true,
         _ => found,
     })
+}
+
+/// Whether a file has the place of another one that Git LFS did not fetch. A task with it would run with wrong data.
+fn is_lfs_pointer(file: &Path) -> bool {
+    let Ok(metadata) = fs::symlink_metadata(file) else { return false };
+    LFS_POINTER_BYTES.contains(&metadata.len())
+        && read_at_most(file, LFS_POINTER_START.len() as u64).is_ok_and(|start| start == LFS_POINTER_START)
 }
 
 fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {

@@ -398,3 +398,16 @@ fn sorted(text: &str) -> String {
     lines.sort_unstable();
     lines.join("\n")
 }
+
+#[test]
+fn a_task_with_a_pointer_of_git_lfs_instead_of_a_file_is_invalid() {
+    let tasks = Tasks::new(&["task"]);
+    let pointer =
+        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 7340032\n", "0".repeat(64));
+    tasks.write("task/environment/data/model.bin", &pointer);
+    let problem = tasks.problem("task");
+    assert!(problem.contains("environment/data/model.bin is only a pointer of Git LFS"), "{problem}");
+    assert!(problem.contains("git lfs pull"), "{problem}");
+    tasks.write("task/environment/data/model.bin", "version https://git-lfs.github.com/spec/v1\n");
+    assert!(load_task(&tasks.path("task"), TaskName::new("task").unwrap()).is_ok());
+}
