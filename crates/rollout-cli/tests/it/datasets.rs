@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
-use rollout_testkit::{HubServer, ModelReply, ModelServer, TestEngine, TestTask};
+use rollout_testkit::{HubServer, ModelReply, ModelServer, TestEngine, TestRepo, TestTask};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -412,8 +412,36 @@ fn tasks_are_checked_and_validated_by_name() {
     check.env("DOCKER_HOST", TestEngine::shared().host());
     let (stdout, _) = machine.finish(check.args(["check", "bench", "--attempts", "1"]), 0);
     assert!(stdout.contains("1 task: all passed the check"), "{stdout}");
+    assert!(!stdout.contains("was not searched"), "{stdout}");
     let (_, stderr) = machine.run(&["check", "absent"], 2);
     assert!(stderr.contains("absent"), "{stderr}");
+}
+
+#[test]
+fn tasks_of_a_repository_are_searched_for_leaks_and_versions() {
+    let machine = Machine::new();
+    let repo = TestRepo::new(machine.root.path().join("repo"));
+    let commit = repo.commit(
+        &TestTask::new("leaky")
+            .dockerfile("FROM test\nCOPY seen.sh /app/\nWORKDIR /app\n")
+            .file("environment/seen.sh", "touch /app/done\n"),
+    );
+    let registry = json!([{"name": "remote", "tasks": [
+        {"name": "leaky", "git_url": repo.url(), "git_commit_id": commit, "path": "tasks/leaky"},
+    ]}]);
+    fs::write(machine.root.path().join("registry.json"), registry.to_string()).unwrap();
+    let set = format!("git+{}#tasks", repo.url());
+    for dataset in ["remote", set.as_str()] {
+        let mut check = machine.command();
+        check.env("DOCKER_HOST", TestEngine::shared().host());
+        let arguments = ["check", dataset, "--attempts", "1", "--output", "json"];
+        let (stdout, _) = machine.finish(check.args(arguments), 1);
+        let report: Value = serde_json::from_str(&stdout).unwrap();
+        let task = &report["tasks"][0];
+        assert_eq!(task["leaks"][0]["file"], "solution/solve.sh", "{dataset}: {task:#}");
+        assert!(task["unpinned"].to_string().contains("test"), "{dataset}: {task:#}");
+        assert!(task["size_bytes"].as_u64().unwrap() > 0, "{dataset}: {task:#}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) use dir::compose_file;
 pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
-pub use git::{Checkout, GitError, checkouts, git_version, remove_unused_checkouts};
+pub use git::{Checkout, GitError, cached_directory, checkouts, git_version, remove_unused_checkouts};
 pub use hub::{HubAccess, HubDataError, HubDataset, HubFile};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use lookup::RegistryList;

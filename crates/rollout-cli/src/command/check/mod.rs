@@ -17,6 +17,7 @@ use super::{
 use crate::{
     args::{Answer, Check},
     exit::{Exit, Failure},
+    state::state_dir,
 };
 
 /// The agent that lists the files of the environment.
@@ -45,8 +46,9 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
             ControlFlow::Break(exit) => return Ok(exit),
         },
     };
+    let cache_dir = state_dir()?;
     let report = tokio::task::spawn_blocking(move || -> Result<Option<Report>, Failure> {
-        Report::read(&SavedJob::open(directory)?, strict)
+        Report::read(&SavedJob::open(directory)?, &cache_dir, strict)
     })
     .await??;
     let Some(report) = report else {

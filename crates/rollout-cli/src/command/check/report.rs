@@ -7,9 +7,10 @@ use std::{
 };
 
 use rollout::{
-    record::{layout::JobDir, saved::SavedJob},
+    record::{journal::RecordedSource, layout::JobDir, saved::SavedJob},
     result::TrialResult,
     stats::{Confidence, wilson},
+    task::cached_directory,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -87,7 +88,7 @@ struct Times {
 
 impl Report {
     /// Reads a job of the agents oracle, nop and look. None if the first two have no result.
-    pub(super) fn read(job: &SavedJob, strict: bool) -> Result<Option<Self>, Failure> {
+    pub(super) fn read(job: &SavedJob, cache_dir: &Path, strict: bool) -> Result<Option<Self>, Failure> {
         let Some(tally) = Tally::read(job)? else { return Ok(None) };
         let mut times: BTreeMap<(String, String), Times> = BTreeMap::new();
         let mut looked: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
@@ -100,7 +101,7 @@ impl Report {
                 looked.entry(key).or_insert_with(|| dir.trial(&trial.id).path().to_owned());
             }
         }
-        let places = places(job);
+        let places = places(job, cache_dir);
         let nothing_ran = tally.tasks.values().all(|task| !task.ran);
         let tasks: Vec<CheckedTask> = tally
             .tasks
@@ -272,11 +273,23 @@ impl Times {
     }
 }
 
-/// Where the files of the tasks are, for datasets of this machine.
-fn places(job: &SavedJob) -> BTreeMap<(String, String), PathBuf> {
+/// Where the files of the tasks are, if they are on this machine.
+fn places(job: &SavedJob, cache_dir: &Path) -> BTreeMap<(String, String), PathBuf> {
     let base = job.config()["base_dir"].as_str().map(PathBuf::from).unwrap_or_default();
     let mut found = BTreeMap::new();
     for task in &job.header().tasks {
+        let key = (task.dataset.clone(), task.name.clone());
+        match &task.source {
+            Some(RecordedSource::Directory(dir)) => {
+                found.insert(key, dir.clone());
+                continue;
+            }
+            Some(RecordedSource::Git { url, commit, path }) => {
+                found.extend(cached_directory(cache_dir, url, commit, path).map(|dir| (key, dir)));
+                continue;
+            }
+            None => {}
+        }
         let of_set = |dataset: &&Value| {
             let path = dataset["path"].as_str().unwrap_or_default();
             let name = dataset["rename"].as_str().or(dataset["name"].as_str());
@@ -286,9 +299,10 @@ fn places(job: &SavedJob) -> BTreeMap<(String, String), PathBuf> {
         let dataset = job.config()["datasets"].as_array().into_iter().flatten().find(of_set);
         let Some(path) = dataset.and_then(|dataset| dataset["path"].as_str()) else { continue };
         let set = base.join(path);
-        let place = if set.join("instruction.md").exists() { set } else { set.join(&task.name) };
+        let is_task = ["instruction.md", "task.toml"].iter().any(|name| set.join(name).exists());
+        let place = if is_task { set } else { set.join(&task.name) };
         if place.is_dir() {
-            found.insert((task.dataset.clone(), task.name.clone()), place);
+            found.insert(key, place);
         }
     }
     found

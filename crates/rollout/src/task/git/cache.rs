@@ -98,7 +98,7 @@ impl GitCache {
     /// Named without credentials, so that a renewed token fetches nothing twice, and a journal, which has no credentials,
     /// leads to the same directory. A commit is the same wherever it comes from.
     fn repository_dir(&self, url: &GitUrl) -> PathBuf {
-        self.root.join(&hex(&Sha256::digest(url.shown()))[..32])
+        repository_dir(&self.root, url)
     }
 
     /// Makes directories of a commit available, and fetches what is missing in the cache.
@@ -133,6 +133,33 @@ impl GitCache {
     }
 }
 
+fn repository_dir(root: &Path, url: &GitUrl) -> PathBuf {
+    root.join(&hex(&Sha256::digest(url.shown()))[..32])
+}
+
+fn slot_name(path: &RepoPath) -> String {
+    let last = path.as_str().rsplit('/').next().unwrap_or_default();
+    let readable: String =
+        last.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(60).collect();
+    let hash = &hex(&Sha256::digest(path.as_str()))[..16];
+    format!("{readable}-{hash}")
+}
+
+/// The directory in the cache that has a directory of a commit, if it was fetched and not removed. Blocks.
+pub fn cached_directory(cache_dir: &Path, url: &str, commit: &str, path: &str) -> Option<PathBuf> {
+    let (url, commit) = (GitUrl::parse(url).ok()?, CommitId::parse(commit).ok()?);
+    let commit_dir = repository_dir(&cache_dir.join("git"), &url).join(commit.as_str());
+    // A task of a set was fetched together with the set, so a directory above it may be in the cache instead.
+    Path::new(path).ancestors().find_map(|above| {
+        let fetched = match above.to_str()? {
+            "" => RepoPath::root(),
+            above => RepoPath::parse(above).ok()?,
+        };
+        let dir = commit_dir.join(slot_name(&fetched)).join(Path::new(path).strip_prefix(above).ok()?);
+        dir.is_dir().then_some(dir)
+    })
+}
+
 /// One commit of one repository in the cache.
 struct Place<'a> {
     git: &'a Git,
@@ -153,11 +180,7 @@ impl Place<'_> {
     /// The location of a complete directory of the commit. The path is hashed because one task may be inside another,
     /// and because it may be too long for a file name.
     fn slot(&self, path: &RepoPath) -> PathBuf {
-        let last = path.as_str().rsplit('/').next().unwrap_or_default();
-        let readable: String =
-            last.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(60).collect();
-        let hash = &hex(&Sha256::digest(path.as_str()))[..16];
-        self.commit_dir().join(format!("{readable}-{hash}"))
+        self.commit_dir().join(slot_name(path))
     }
 
     /// Splits paths into cached and missing ones.

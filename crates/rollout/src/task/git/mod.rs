@@ -8,6 +8,7 @@ mod worktree;
 
 pub(super) use address::{CommitId, GitUrl, RepoPath};
 pub(super) use cache::GitCache;
+pub use cache::cached_directory;
 pub(super) use command::{Git, isolated};
 pub use command::{GitError, git_version};
 pub use held::{Checkout, checkouts, remove_unused_checkouts};
