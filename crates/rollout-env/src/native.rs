@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use rollout_sandbox::{
     CreateError, EngineOptions, Image, Network, PreservedLock, SandboxEngine, SandboxEngineError,
     SandboxLimits, SandboxSpec, StoreLimit, StoreLimiter,
-    build::{BuildRequest, ImageBuildError, LogSink, build, inspect},
+    build::{BuildRequest, FreshLayers, ImageBuildError, LogSink, build, inspect},
 };
 
 use self::{environment::NativeEnvironment, images::NativeImages, mapping::ImageMapping};
@@ -88,6 +88,8 @@ pub(super) struct Native {
     pids: u64,
     notes: Vec<String>,
     prepared: Preparations,
+    /// What was built without the cache for this job.
+    forced: FreshLayers,
     images: Mutex<HashMap<String, Image>>,
     limiter: Arc<Mutex<StoreLimiter>>,
 }
@@ -115,6 +117,7 @@ impl Native {
             notes,
             prepared: Preparations::default(),
             images: Mutex::default(),
+            forced: FreshLayers::default(),
             limiter: Arc::new(Mutex::new(limiter)),
         })
     }
@@ -158,7 +161,7 @@ impl Native {
         let wanted = BuildRequest {
             context,
             dockerfile: &dockerfile,
-            no_cache: request.force_build,
+            no_cache: request.force_build.then_some(&self.forced),
             network: self.network,
             limits: SandboxLimits { pids: Some(self.pids), ..SandboxLimits::default() },
             log: sink.await.map_err(log_error)?,

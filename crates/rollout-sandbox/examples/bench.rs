@@ -130,7 +130,7 @@ async fn cached_builds(engine: &SandboxEngine, work: &Path) -> Result<Image> {
         let request = BuildRequest {
             context: &context,
             dockerfile: &context.join("Dockerfile"),
-            no_cache: false,
+            no_cache: None,
             network: Network::None,
             limits: SandboxLimits::default(),
             log: LogSink::append(&work.join("log"))?,

@@ -13,7 +13,7 @@ use super::mounted::{Mounted, Preparation};
 use super::parse::{Dockerfile, Location};
 use super::plan::{Action, Plan, Step, plan};
 use super::stages::{Base, bases, needed_stages};
-use super::{BaseImages, BuildRequest, Built, ImageBuildError, io_error, key, layers, transfer};
+use super::{BaseImages, BuildRequest, Built, FreshLayers, ImageBuildError, io_error, key, layers, transfer};
 use crate::blocking::blocking;
 use crate::engine::SandboxEngine;
 use crate::image::{Image, Layer, Lease};
@@ -33,7 +33,7 @@ pub(super) struct Builder<'a, I> {
     /// The last stage and those that it needs.
     needed: Vec<usize>,
     context: Arc<Context>,
-    no_cache: bool,
+    no_cache: Option<&'a FreshLayers>,
     network: Network,
     limits: SandboxLimits,
     log: Log,
@@ -85,7 +85,7 @@ impl<'a, I: BaseImages> Builder<'a, I> {
         images: &'a I,
         dockerfile: Dockerfile,
         context: Arc<Context>,
-        request: BuildRequest<'_>,
+        request: BuildRequest<'a>,
     ) -> Result<Self, ImageBuildError> {
         let bases = bases(&dockerfile)?;
         Ok(Builder {
@@ -221,17 +221,21 @@ impl<'a, I: BaseImages> Builder<'a, I> {
         let sandbox = self.execute(sandbox, &unfinished.scratch(), steps, log).await?;
         sandbox.commit(&unfinished.layer()).await?;
         let path = blocking(move || unfinished.finish()).await.map_err(io_error("finish", slot.dir()))?;
+        if let Some(fresh) = self.no_cache {
+            fresh.add(&path);
+        }
         Ok(StoredLayer { path, cached: false })
     }
 
-    /// Finds the layer of a slot, unless the cache is not used.
+    /// Finds the layer of a slot, if it may be used.
     async fn find(
         &self,
         slot: &Slot,
         steps: &LayerSteps<'_>,
         log: &mut StageLog<'_>,
     ) -> Result<Option<StoredLayer>, ImageBuildError> {
-        let Some(path) = slot.finished().filter(|_| !self.no_cache) else { return Ok(None) };
+        let is_usable = |layer: &PathBuf| self.no_cache.is_none_or(|fresh| fresh.contains(layer));
+        let Some(path) = slot.finished().filter(is_usable) else { return Ok(None) };
         let lines = steps.lines() + "Using the layer that was built before\n";
         log.write(lines.as_bytes()).await.map_err(ImageBuildError::Log)?;
         Ok(Some(StoredLayer { path, cached: true }))

@@ -27,9 +27,10 @@ mod settings;
 mod stages;
 mod transfer;
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use context::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
 pub use error::ImageBuildError;
@@ -61,14 +62,31 @@ pub struct BuildRequest<'a> {
     pub context: &'a Path,
     /// The Dockerfile.
     pub dockerfile: &'a Path,
-    /// Builds even if the same content was built before, and replaces the stored layers.
-    pub no_cache: bool,
+    /// Builds even if the same content was built before, and replaces the stored layers, except for these.
+    pub no_cache: Option<&'a FreshLayers>,
     /// The network of `RUN`.
     pub network: Network,
     /// How much of the machine a `RUN` may use.
     pub limits: SandboxLimits,
     /// Receives the steps and their output while the build runs.
     pub log: LogSink,
+}
+
+/// The layers that builds without the cache have built.
+///
+/// Later builds with the same list use them. So a retry continues after the layers that the failed build finished, and
+/// images with equal lines do not build them twice.
+#[derive(Debug, Default)]
+pub struct FreshLayers(Mutex<HashSet<PathBuf>>);
+
+impl FreshLayers {
+    fn add(&self, layer: &Path) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(layer.to_owned());
+    }
+
+    fn contains(&self, layer: &Path) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(layer)
+    }
 }
 
 /// An image that was built or found in the cache.

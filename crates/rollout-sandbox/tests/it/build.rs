@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollout_sandbox::build::ImageBuildError;
+use rollout_sandbox::build::{Built, FreshLayers, ImageBuildError};
 use rollout_sandbox::{EngineOptions, SandboxEngine};
 
 use crate::common::Host;
@@ -305,6 +305,32 @@ async fn ignored_files_stay_out_of_the_image() {
 }
 
 #[tokio::test]
+async fn builds_without_the_cache_use_what_they_have_built_themselves() {
+    let host = Host::start().await;
+    let dockerfile =
+        "FROM base\nRUN cat /proc/sys/kernel/random/uuid > /id\nCOPY f /f\nRUN grep -q ready /f\n";
+    let id = async |built: &Built| look(&host, built, "cat /id").await;
+    let project = Project::new(dockerfile);
+    project.write("f", "ready");
+    let cached = id(&project.build(&host).await.unwrap()).await;
+    let fresh = FreshLayers::default();
+    project.write("f", "not yet");
+    assert!(project.build_with(&host.engine, Some(&fresh)).await.is_err());
+    // The retry continues where the first build failed.
+    project.write("f", "ready");
+    let retried = project.build_with(&host.engine, Some(&fresh)).await.unwrap();
+    assert!(project.log().contains("Using the layer that was built before"), "{}", project.log());
+    let retried = id(&retried).await;
+    assert_ne!(retried, cached);
+    // Another directory with the same content builds nothing.
+    let other = Project::new(dockerfile);
+    other.write("f", "ready");
+    let shared = other.build_with(&host.engine, Some(&fresh)).await.unwrap();
+    assert!(shared.cached);
+    assert_eq!(id(&shared).await, retried);
+}
+
+#[tokio::test]
 async fn the_same_content_is_built_once_and_changed_content_again() {
     let host = Host::start().await;
     let project = Project::new("FROM base\nCOPY f /f\nRUN cat /proc/sys/kernel/random/uuid > /id\n");
@@ -317,7 +343,7 @@ async fn the_same_content_is_built_once_and_changed_content_again() {
     let id = look(&host, &first, "cat /id").await;
     assert_eq!(look(&host, &second, "cat /id").await, id);
 
-    let anew = project.build_with(&host.engine, true).await.unwrap();
+    let anew = project.build_with(&host.engine, Some(&FreshLayers::default())).await.unwrap();
     assert!(!anew.cached);
     assert_ne!(anew.image.identity(), first.image.identity(), "the files are others");
     assert_ne!(look(&host, &anew, "cat /id").await, id);
@@ -338,7 +364,7 @@ async fn builds_of_the_same_content_at_the_same_time_run_once() {
     let other_engine = crate::common::engine(host.engine.state_dir()).await;
     let project = Project::new("FROM base\nRUN echo ran; cat /proc/sys/kernel/random/uuid > /id\n");
     let (a, b, c) =
-        tokio::join!(project.build(&host), project.build(&host), project.build_with(&other_engine, false));
+        tokio::join!(project.build(&host), project.build(&host), project.build_with(&other_engine, None));
     let built = [a.unwrap(), b.unwrap(), c.unwrap()];
     assert_eq!(built.iter().filter(|built| !built.cached).count(), 1);
     assert_eq!(project.log().matches("\nran\n").count(), 1);

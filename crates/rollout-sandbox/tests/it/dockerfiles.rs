@@ -189,7 +189,7 @@ impl Comparison {
         let request = BuildRequest {
             context,
             dockerfile: &context.join("Dockerfile"),
-            no_cache: false,
+            no_cache: None,
             network: Network::Host,
             limits: SandboxLimits::default(),
             log: LogSink::append(&log).unwrap(),

@@ -181,7 +181,7 @@ const CONTEXT: &str = "ROLLOUT_SANDBOX_TEST_LAYERS_CONTEXT";
 #[tokio::test]
 async fn a_killed_build_is_continued_after_its_last_layer() {
     if let (Some(state), Some(context)) = (std::env::var_os(STATE_DIR), std::env::var_os(CONTEXT)) {
-        Project::open(Path::new(&context)).build_with(&engine(Path::new(&state)).await, false).await.unwrap();
+        Project::open(Path::new(&context)).build_with(&engine(Path::new(&state)).await, None).await.unwrap();
         return;
     }
     let host = Host::start().await;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollout_sandbox::build::{BuildRequest, Built, HostImages, ImageBuildError, LogSink, build};
+use rollout_sandbox::build::{BuildRequest, Built, FreshLayers, HostImages, ImageBuildError, LogSink, build};
 use rollout_sandbox::{Network, SandboxEngine, SandboxLimits, SandboxSpec};
 
 use crate::common::{Host, out};
@@ -56,7 +56,7 @@ impl Project {
     pub(crate) async fn build_with(
         &self,
         engine: &SandboxEngine,
-        no_cache: bool,
+        no_cache: Option<&FreshLayers>,
     ) -> Result<Built, ImageBuildError> {
         let request = BuildRequest {
             context: &self.context(),
@@ -75,7 +75,7 @@ impl Project {
     }
 
     pub(crate) async fn build(&self, host: &Host) -> Result<Built, ImageBuildError> {
-        self.build_with(&host.engine, false).await
+        self.build_with(&host.engine, None).await
     }
 
     /// Builds the image and runs a script in it.

@@ -71,7 +71,7 @@ impl CloudHost {
         let request = BuildRequest {
             context,
             dockerfile: &context.join("Dockerfile"),
-            no_cache: false,
+            no_cache: None,
             network: Network::Host,
             limits: SandboxLimits::default(),
             log: LogSink::append(&log).map_err(|error| failed(error.to_string()))?,
