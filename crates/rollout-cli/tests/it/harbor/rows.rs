@@ -146,7 +146,8 @@ fn artifacts() -> Vec<(TestTask, f64)> {
 /// Harbor empties the target of each copied directory (`upload_artifacts` in its `artifact_handler.py`).
 fn an_emptied_directory(job: TestJob) {
     let toml = "artifacts = [\"/srv/out\", \"/srv/gone\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
-    let image = "FROM test\nRUN mkdir -p /app /srv/out /srv/gone && touch /srv/out/old /srv/gone/old\nWORKDIR /app\n";
+    let image =
+        "FROM test\nRUN mkdir -p /app /srv/out /srv/gone && touch /srv/out/old /srv/gone/old\nWORKDIR /app\n";
     let task = task("emptied", toml)
         .dockerfile(image)
         .solution("rm -r /srv/out/old /srv/gone\n")
@@ -164,6 +165,33 @@ fn separate_tests_see_that_the_agent_emptied_a_directory_on_native() {
 #[test]
 fn separate_tests_see_that_the_agent_emptied_a_directory_on_docker() {
     an_emptied_directory(docker());
+}
+
+/// Harbor keeps the first of two artifacts that want the same place (`_find_conflicting_claim` in its
+/// `artifact_handler.py`).
+#[test]
+fn the_second_artifact_for_a_place_is_skipped() {
+    let task = task("claimed", "artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"app/a\"}]\n")
+        .solution("echo first > /app/a; echo second > /app/b; touch /app/done\n");
+    let finished = expect_rewards(native(), vec![(task, 1.0)]);
+    let list = finished.file("oracle/set/claimed__1/artifacts/manifest.json");
+    let list: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap();
+    assert_eq!((&list[0]["status"], &list[1]["status"]), (&json!("ok"), &json!("skipped")), "{list:?}");
+    assert_eq!(finished.file("oracle/set/claimed__1/artifacts/app/a"), "first\n");
+}
+
+#[test]
+fn a_missing_variable_of_the_tests_rejects_only_its_task() {
+    let job = native()
+        .task(task("whole", ""))
+        .task(task("lacking", "[verifier.env]\nX = \"${ABSENT_VARIABLE}\"\n"))
+        .oracle();
+    let finished = job.run().expect(1);
+    assert_eq!(result(&finished, "whole")["reward"], 1.0);
+    let error = result(&finished, "lacking")["error"].clone();
+    assert_eq!(error["type"], "task_invalid", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("[verifier.env] X") && message.contains("ABSENT_VARIABLE"), "{message}");
 }
 
 /// `[verifier.environment]` replaces `[environment]` for separate tests (`resolve_effective_verifier_env_config` in
@@ -296,7 +324,8 @@ fn the_job_gives_the_rules_of_harbor_to_all_tasks() {
 #[test]
 fn tests_of_an_older_task_can_be_in_their_image_if_the_job_has_the_rules_of_harbor() {
     let tests = graded_by("[ -e /judge ] && [ -e /app/a ]");
-    let image = format!("FROM test\nRUN mkdir /tests && touch /judge && echo {} > /tests/test.sh\n", quoted(&tests));
+    let image =
+        format!("FROM test\nRUN mkdir /tests && touch /judge && echo {} > /tests/test.sh\n", quoted(&tests));
     let task = TestTask::new("older")
         .config("version = \"1.0\"\nartifacts = [\"app/a/\"]\n[verifier]\nenvironment_mode = \"separate\"\n")
         .solution("touch /app/a\n")
@@ -376,7 +405,8 @@ pub(super) fn images_that_start() -> Vec<(TestTask, f64)> {
 
 #[test]
 fn what_an_image_starts_runs_on_native() {
-    let inherited = "FROM test AS base\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\nFROM base\nWORKDIR /app\n";
+    let inherited =
+        "FROM test AS base\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\nFROM base\nWORKDIR /app\n";
     let task = solved_by("inherited-entrypoint", "", "until [ -e /tmp/entered ]; do sleep 0.05; done")
         .dockerfile(inherited)
         .file("environment/entry.sh", "touch /tmp/entered; exec \"$@\"\n");

@@ -176,6 +176,21 @@ fn a_step_that_fails_without_a_reward_ends_the_trial() {
 }
 
 #[test]
+fn a_step_whose_setup_fails_ends_the_trial_with_its_output() {
+    let job = native()
+        .task(
+            steps("unprepared", TWO, &[("one", ""), ("two", "")])
+                .file("steps/one/workdir/setup.sh", "echo no seed >&2; exit 3\n"),
+        )
+        .oracle();
+    let result = result(&job.run().expect(1), "unprepared");
+    assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
+    let message = result["error"]["message"].as_str().unwrap();
+    assert!(message.contains("setup.sh of the step") && message.contains("no seed"), "{message}");
+    assert_eq!(result["steps"].as_array().unwrap().len(), 1, "{result:#}");
+}
+
+#[test]
 fn a_missing_directory_of_a_step_is_named() {
     let job = native().task(task("gone", TWO)).oracle();
     let result = result(&job.run().expect(1), "gone");
