@@ -20,8 +20,8 @@ use rollout_settings::{
 pub(super) use self::keys::TaskKeys;
 #[cfg(test)]
 pub(super) use self::keys::{
-    CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment, TaskSolution,
-    TaskStep, TaskVerifier, TestsEnvironmentKeys,
+    ArtifactKeys, CollectKeys, HealthcheckKeys, StepAgentKeys, StepVerifierKeys, TaskAgent, TaskEnvironment,
+    TaskSolution, TaskStep, TaskVerifier, TestsEnvironmentKeys,
 };
 pub use self::parts::{
     ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, ResourceBounds, StepConfig, StepRewards,

@@ -3,15 +3,16 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{
+    keys::ArtifactKeys,
     parts::{ArtifactConfig, TaskAmount},
     plain_entry, plain_json,
 };
 use rollout_core::{hosts::HostPattern, quantity::Bytes};
 use rollout_settings::{
-    Entry, Form, Node, Section, Value,
+    Entry, Form, Node, Section, Settings as _, Value,
+    declare::entry,
     diagnostic::{Code, Diagnostic, quoted},
     forms::{bytes, env, list, number_or_text, texts},
-    section::scalar_text,
 };
 
 pub(super) fn version(root: &Section<'_>) -> Option<String> {
@@ -76,7 +77,11 @@ pub(super) fn tpu() -> Form<Option<Json>> {
 
 /// Artifacts: paths, or tables.
 pub(super) fn artifacts() -> Form<Vec<ArtifactConfig>> {
-    let item = || json!({ "anyOf": [{ "type": "string" }, { "type": "object", "required": ["source"] }] });
+    let item = || {
+        let mut table = entry::<ArtifactKeys>();
+        table["additionalProperties"] = json!(true);
+        json!({ "anyOf": [{ "type": "string" }, table] })
+    };
     list(item, |section, key| {
         let Value::List(items) = &section.node(key)?.value else {
             section.invalid_with_hint(
@@ -86,49 +91,39 @@ pub(super) fn artifacts() -> Form<Vec<ArtifactConfig>> {
             );
             return None;
         };
-        Some(items.iter().filter_map(|item| artifact(item, section, key)).collect())
+        let read = |(index, item): (usize, &Node)| artifact(item, index, section, key);
+        Some(items.iter().enumerate().filter_map(read).collect())
     })
 }
 
-fn artifact(item: &Node, section: &Section<'_>, key: &str) -> Option<ArtifactConfig> {
-    let get = |name: &str| match &item.value {
-        Value::Map(entries) => {
-            entries.iter().find(|entry: &&Entry| entry.key == name).map(|entry| &entry.node)
+fn artifact(item: &Node, index: usize, section: &Section<'_>, key: &str) -> Option<ArtifactConfig> {
+    let keys = match &item.value {
+        Value::String(path) => {
+            ArtifactKeys { source: path.clone(), destination: None, exclude: Vec::new(), service: None }
         }
-        _ => None,
+        Value::Map(_) => {
+            let table = section.reader.mapping(item, &format!("{}.{index}", section.at(key)))?;
+            ArtifactKeys::read(&table)?
+        }
+        _ => {
+            section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`");
+            return None;
+        }
     };
-    let text = |name: &str| match get(name).map(|node| &node.value) {
-        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
-        _ => None,
-    };
-    let source = match &item.value {
-        Value::String(path) => Some(path.clone()),
-        _ => text("source"),
-    };
-    let Some(source) = source else {
-        section.invalid(key, "an entry of `artifacts` must be a path or a table with `source`");
-        return None;
-    };
-    let Some(source) = source_path(&source) else {
-        let message = format!("{} cannot be the path of an artifact", quoted(&source));
+    let Some(source) = source_path(&keys.source) else {
+        let message = format!("{} cannot be the path of an artifact", quoted(&keys.source));
         section.invalid_with_hint(key, message, "write it as `/app/result.txt`, without `..`");
         return None;
     };
-    let destination = text("destination");
-    if let Some(path) = destination.as_deref() {
+    if let Some(path) = keys.destination.as_deref() {
         let leaves = path.split('/').any(|name| name == "..");
         if leaves || path.starts_with('/') || path.chars().any(char::is_control) {
             let message = format!("{} is not a relative path without `..`", quoted(path));
             section.invalid_with_hint(key, message, "a destination is below `artifacts/` of the trial");
         }
     }
-    let exclude = match get("exclude").map(|node| &node.value) {
-        Some(Value::List(names)) => {
-            names.iter().filter_map(|name| scalar_text(section.reader.sources, name)).collect()
-        }
-        _ => Vec::new(),
-    };
-    Some(ArtifactConfig { source, destination, exclude, service: text("service") })
+    let ArtifactKeys { destination, exclude, service, .. } = keys;
+    Some(ArtifactConfig { source, destination, exclude, service })
 }
 
 /// The absolute path of an artifact. As in Harbor, `/` at the end is allowed, and other paths are below `/`.

@@ -318,6 +318,20 @@ rollout_settings::settings! {
 }
 
 rollout_settings::settings! {
+    /// A file or directory that the agent leaves.
+    pub(in super::super) struct ArtifactKeys {
+        /// Its path in the environment. A path without `/` at its start is below `/`.
+        pub(super) source: String = filled().kind("path").required("write the path in the environment"),
+        /// The path of the copy below `artifacts/` of the trial.
+        pub(super) destination: Option<String> = text().kind("path").filter(|path| !path.is_empty()).optional().unset("that of the source"),
+        /// Names and patterns, such as `*.tmp`, that are not copied from a directory.
+        pub(super) exclude: Vec<String> = texts(),
+        /// The service of a compose file that has it; `main` is the agent's environment.
+        pub(super) service: Option<String> = text().filter(|name| !name.is_empty()).optional().unset("`main`"),
+    }
+}
+
+rollout_settings::settings! {
     /// A command that prepares artifacts.
     pub(in super::super) struct CollectKeys {
         /// The command, for `bash -c`.
