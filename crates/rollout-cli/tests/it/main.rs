@@ -53,6 +53,7 @@ mod native_images;
 mod native_imports;
 mod noting;
 mod preflight;
+mod preset_calls;
 mod presets;
 mod provenance;
 mod publishing;

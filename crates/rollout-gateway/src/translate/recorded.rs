@@ -17,6 +17,19 @@ pub struct ChatForm {
 }
 
 impl CallRecord {
+    /// The body of the request in the form of Chat Completions; none if that form cannot express it.
+    pub fn chat_request(&self) -> Option<Value> {
+        if self.dialect == Dialect::Chat {
+            return Some(self.request.clone());
+        }
+        let request = request(self.dialect, Dialect::Chat, self.request.clone(), &self.target());
+        request.ok().map(|request| request.body)
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { model: &self.model, asked: &self.model, stream: false, now: self.started.as_second() }
+    }
+
     /// The call in the form of Chat Completions; none if it has no response, or if that form cannot express it.
     pub fn chat_form(&self) -> Option<ChatForm> {
         let response = self.response.clone()?;
@@ -24,13 +37,7 @@ impl CallRecord {
             return Some(ChatForm { request: self.request.clone(), response });
         }
         let translated = || -> Result<ChatForm, TranslationError> {
-            let target = Target {
-                model: &self.model,
-                asked: &self.model,
-                stream: false,
-                now: self.started.as_second(),
-            };
-            let request = request(self.dialect, Dialect::Chat, self.request.clone(), &target)?;
+            let request = request(self.dialect, Dialect::Chat, self.request.clone(), &self.target())?;
             let context = AnswerContext {
                 client: Dialect::Chat,
                 upstream: self.dialect,

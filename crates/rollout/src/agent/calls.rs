@@ -27,8 +27,8 @@ pub(crate) struct Calls {
     /// How many calls were read.
     read: u64,
     threads: Vec<Thread>,
-    /// Why the last call failed, if it did.
-    last_error: Option<CallError>,
+    /// The last call of each kind, in the order of time.
+    ends: Vec<CallEnd>,
     /// How many calls of tools the answers have.
     tool_calls: u64,
 }
@@ -45,6 +45,25 @@ struct Thread {
     turns: Vec<Turn>,
     /// How many messages the last call sent.
     sent: usize,
+}
+
+/// How the last call of a kind ended.
+#[derive(Debug)]
+struct CallEnd {
+    /// As in [`Thread`].
+    first: String,
+    offers_tools: bool,
+    /// Why it failed, if it did.
+    error: Option<CallError>,
+}
+
+/// What the failure of the last calls means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastError<'a> {
+    /// The conversation ended by it.
+    Conversation(&'a CallError),
+    /// Only a call beside the conversation failed, such as one for a title.
+    Aside(&'a CallError),
 }
 
 impl Calls {
@@ -87,8 +106,18 @@ impl Calls {
     }
 
     /// Why the last call failed, if it did.
-    pub(crate) fn last_error(&self) -> Option<&CallError> {
-        self.last_error.as_ref()
+    pub(crate) fn last_error(&self) -> Option<LastError<'_>> {
+        let conversation = self.conversation();
+        // An agent that goes on from a summary begins another thread, but still offers its tools.
+        let is_aside = |end: &&CallEnd| {
+            conversation.is_some_and(|thread| {
+                !thread.tools.is_empty() && !end.offers_tools && thread.first != end.first
+            })
+        };
+        match self.ends.iter().rev().find(|end| !is_aside(end)) {
+            Some(CallEnd { error: Some(error), .. }) => Some(LastError::Conversation(error)),
+            _ => self.ends.last()?.error.as_ref().map(LastError::Aside),
+        }
     }
 
     /// How many calls of tools the answers have.
@@ -106,8 +135,12 @@ impl Calls {
         thread.prompt.into_iter().chain(turns).collect()
     }
 
-    fn into_conversation(self) -> Option<Thread> {
+    fn conversation(&self) -> Option<&Thread> {
         // Of equally long ones the first: `max_by_key` takes the last.
+        self.threads.iter().rev().max_by_key(|thread| thread.turns.len())
+    }
+
+    fn into_conversation(self) -> Option<Thread> {
         self.threads.into_iter().rev().max_by_key(|thread| thread.turns.len())
     }
 
@@ -126,17 +159,29 @@ impl Calls {
         Some(own.into())
     }
 
+    /// Notes how a call ended, and returns the first message of its thread. A request that cannot be read may be one of
+    /// the conversation.
+    fn end(&mut self, request: Option<&Value>, error: Option<CallError>) -> String {
+        let messages = request.map(messages).unwrap_or_default();
+        let first = messages.iter().find(|message| !is_system(message));
+        let first = first.map(|message| message.text().into_owned()).unwrap_or_default();
+        let offers_tools = request.is_none_or(|request| !tools(request).is_empty());
+        self.ends.retain(|end| end.first != first || end.offers_tools != offers_tools);
+        self.ends.push(CallEnd { first: first.clone(), offers_tools, error });
+        first
+    }
+
     fn add(&mut self, call: CallRecord) {
-        self.last_error.clone_from(&call.error);
-        if call.error.is_some() {
+        let form = if call.error.is_none() { call.chat_form() } else { None };
+        let Some(ChatForm { request, response }) = form else {
+            let request = call.chat_request();
+            self.end(request.as_ref(), call.error);
             return;
-        }
-        let Some(ChatForm { request, response }) = call.chat_form() else { return };
+        };
+        let first = self.end(Some(&request), None);
         let messages = messages(&request);
         let Some(response) = read_response(&call, response) else { return };
         self.tool_calls += response.message.tool_calls.len() as u64;
-        let first = messages.iter().find(|message| !is_system(message));
-        let first = first.map(|message| message.text().into_owned()).unwrap_or_default();
         let place = self.threads.iter().position(|thread| thread.first == first);
         let turn = Turn {
             response: Arc::new(response),
@@ -329,7 +374,45 @@ mod tests {
         let mut failed = call(1, "chat", request, Value::Null);
         failed["error"] = json!({"kind": "rate_limited", "message": "slow down"});
         let calls = read(&[failed]);
-        assert_eq!(calls.last_error().unwrap().message, "slow down");
+        assert!(
+            matches!(calls.last_error(), Some(LastError::Conversation(error)) if error.message == "slow down")
+        );
         assert!(calls.into_trajectory().is_none());
+    }
+
+    #[test]
+    fn a_failed_call_ends_the_conversation_unless_it_is_beside_it() {
+        let tools =
+            json!([{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]);
+        let said = |text: &str| json!([{"role": "user", "content": text}]);
+        let with_tools = |text: &str| json!({"model": "m", "messages": said(text), "tools": tools.clone()});
+        let plain = |text: &str| json!({"model": "m", "messages": said(text)});
+        let answer = json!({"id": "r", "choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}]});
+        let answered = |id, request: Value| call(id, "chat", request, answer.clone());
+        let failed = |id, request: Value| {
+            let mut failed = call(id, "chat", request, Value::Null);
+            failed["error"] = json!({"kind": "upstream_failed", "message": "out of order"});
+            failed
+        };
+        let work = || answered(1, with_tools("do it"));
+        let title = || failed(3, plain("a title"));
+        for (calls, expected) in [
+            (vec![work()], None),
+            (vec![title(), work()], None),
+            (vec![work(), title()], Some(false)),
+            // The failure before the title is that of the conversation.
+            (vec![work(), failed(2, with_tools("do it")), title()], Some(true)),
+            (vec![work(), failed(2, with_tools("do it")), answered(3, plain("a title"))], Some(true)),
+            // A summary of the conversation, and how it goes on from there.
+            (vec![work(), failed(2, plain("do it"))], Some(true)),
+            (vec![work(), failed(2, with_tools("this was done so far"))], Some(true)),
+            (vec![answered(1, plain("a title")), failed(2, with_tools("do it"))], Some(true)),
+            // An agent without tools: which call is which cannot be told.
+            (vec![answered(1, plain("do it")), title()], Some(true)),
+        ] {
+            let calls = read(&calls);
+            let ended = calls.last_error().map(|error| matches!(error, LastError::Conversation(_)));
+            assert_eq!(ended, expected, "{calls:?}");
+        }
     }
 }

@@ -121,12 +121,15 @@ async fn execute_preset<'e>(
     executed.reported_usage = reported.filter(|reported| *reported != answered.usage);
     executed.usage = Some(answered.usage);
     executed.model_calls = Some(answered.calls);
+    let exited = |failure: &Failure| failure.error.kind == ErrorType::AgentExecutionFailed;
     match answered.verdict {
         Verdict::Fine => {}
         Verdict::UsedUp => {
-            let exited = |failure: &Failure| failure.error.kind == ErrorType::AgentExecutionFailed;
             executed.result =
                 executed.result.or_else(|failure| if exited(&failure) { Ok(()) } else { Err(failure) });
+        }
+        Verdict::FailedAside(failure) => {
+            executed.result = executed.result.map_err(|error| if exited(&error) { failure } else { error });
         }
         Verdict::Silent if executed.result.is_err() => {}
         Verdict::Silent => {

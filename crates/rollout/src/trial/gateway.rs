@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{calls::required, context::TrialContext, failure::Failure};
 use crate::{
-    agent::{calls::Calls, trajectory::TurnLog},
+    agent::{
+        calls::{Calls, LastError},
+        trajectory::TurnLog,
+    },
     config::{ModelConfig, PresetAgentConfig, dialect_name},
 };
 use rollout_core::{
@@ -46,6 +49,8 @@ pub(super) enum Verdict {
     UsedUp,
     /// It failed for want of a model.
     Failed(Failure),
+    /// The last call failed, but was not part of the conversation. That only explains the end of an agent that failed.
+    FailedAside(Failure),
     /// The server of the model refuses the key, which ends more than this trial.
     Unauthorized(model::Error),
 }
@@ -155,11 +160,11 @@ impl Line {
 
 /// Several agents end in good order after every call failed, so their exit code is not enough.
 fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
-    let Some(error) = calls.last_error() else {
-        return match summary.calls {
-            0 => Verdict::Silent,
-            _ => Verdict::Fine,
-        };
+    let (error, is_aside) = match calls.last_error() {
+        Some(LastError::Conversation(error)) => (error, false),
+        Some(LastError::Aside(error)) => (error, true),
+        None if summary.calls == 0 => return Verdict::Silent,
+        None => return Verdict::Fine,
     };
     let answered = summary.succeeded();
     let failed = |transient: bool| {
@@ -170,10 +175,9 @@ fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
         };
         let message = format!("{what}: {}. agent/calls.jsonl has all calls", error.message);
         // What an agent did with its model is its attempt, and it has one.
-        Verdict::Failed(Failure {
-            transient: transient && !answered,
-            ..Failure::new(ErrorType::ModelFailed, message)
-        })
+        let failure =
+            Failure { transient: transient && !answered, ..Failure::new(ErrorType::ModelFailed, message) };
+        if is_aside { Verdict::FailedAside(failure) } else { Verdict::Failed(failure) }
     };
     match error.kind {
         CallErrorKind::BudgetExhausted if answered => Verdict::UsedUp,

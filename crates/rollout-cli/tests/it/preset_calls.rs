@@ -1,0 +1,93 @@
+//! What the model calls of an agent say about its end: failed calls, no calls, and limits that are used up.
+
+use rollout_testkit::{Finished, ModelReply, ModelServer, TestJob, TestTask, TokenCounts};
+use serde_json::{Value, json};
+
+/// An agent whose function `ask` asks the model, and prints the status of the answer.
+const ASKING: &str = r#"
+name: asking
+untested: true
+dialects: [chat]
+execute: |
+  ask() {
+    exec 3<> "/dev/tcp/127.0.0.1/${ROLLOUT_MODEL_URL##*:}"
+    body='{"model": "'$ROLLOUT_MODEL'", "messages": [{"role": "user", "content": "'$1'"}]'$2'}'
+    printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n' "$ROLLOUT_MODEL_TOKEN" >&3
+    printf 'Content-Type: application/json\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s' "${#body}" "$body" >&3
+    read -r _ status _ <&3
+    echo "$status"
+    cat <&3 > /dev/null
+    exec 3>&-
+  }
+  tools=', "tools": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]'
+"#;
+
+/// A server whose calls have a cost. It fails for what contains `fail`.
+fn server() -> ModelServer {
+    let counts = TokenCounts { prompt: 100, completion: 10, ..TokenCounts::default() };
+    ModelServer::scripted(move |request| match request.last_text().contains("fail") {
+        true => ModelReply::error(500, "out of order"),
+        false => ModelReply::text("hello").usage(counts),
+    })
+}
+
+/// A job of the agent with these commands, its settings, and those of the gateway.
+fn job(server: &ModelServer, commands: &str, limits: Value, mut gateway: Value) -> TestJob {
+    let commands: String = commands.lines().map(|line| format!("  {}\n", line.trim())).collect();
+    let model = json!({"name": "m", "base_url": server.url(), "prices": {"input": 1, "output": 10}});
+    gateway["max_retries"] = json!(0);
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("asking.yaml", &format!("{ASKING}{commands}"))
+        .task(TestTask::new("task"))
+        .agent(json!({"preset": "./asking.yaml", "model": model, "limits": limits}))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("gateway", gateway)
+}
+
+fn run(commands: &str) -> Finished {
+    job(&server(), commands, json!({}), json!({})).run()
+}
+
+const TRIAL: &str = "asking/set/task__1";
+
+#[test]
+fn a_failed_call_beside_the_conversation_is_no_failure_of_an_agent_that_succeeded() {
+    let ran = run("ask work \"$tools\"
+                   touch /app/done
+                   ask fail-a-title")
+    .expect(0);
+    let result = ran.trial(TRIAL);
+    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
+    assert_eq!(result["model_calls"]["errors"], json!({"upstream_failed": 1}));
+}
+
+#[test]
+fn a_failed_call_beside_the_conversation_explains_why_an_agent_failed() {
+    let ran = run("ask work \"$tools\"
+                   ask fail-a-title
+                   exit 1")
+    .expect(1);
+    let error = &ran.trial(TRIAL)["error"];
+    assert_eq!(error["type"], "model_failed", "{error:#}");
+}
+
+#[test]
+fn an_agent_that_exits_with_0_after_the_last_call_of_its_conversation_failed_has_no_model() {
+    let ran = run("ask work \"$tools\"
+                   touch /app/done
+                   ask fail-work \"$tools\"
+                   ask a-title")
+    .expect(1);
+    let error = &ran.trial(TRIAL)["error"];
+    assert_eq!(error["type"], "model_failed", "{error:#}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("the agent's last call of its model failed: "), "{message}");
+    assert!(message.contains("out of order"), "{message}");
+}
+
+#[test]
+fn an_agent_that_never_calls_its_model_fails() {
+    let error = run("touch /app/done").expect(1).trial(TRIAL)["error"].clone();
+    assert_eq!(error["type"], "agent_execution_failed", "{error:#}");
+    assert!(error["message"].as_str().unwrap().starts_with("the agent never called its model"), "{error:#}");
+}
