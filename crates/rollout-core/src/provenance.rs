@@ -28,6 +28,9 @@ pub struct Provenance {
     /// The hashes of the agents' installs, by agent. Agents without an install are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agent_install_hashes: BTreeMap<String, String>,
+    /// The versions of agents by name, as far as they are known. Only presets have one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agent_versions: BTreeMap<String, String>,
 }
 
 /// The state of a repository.
@@ -82,6 +85,9 @@ pub struct TrialProvenance {
     pub enforced_limits: Option<Value>,
     /// The hash of the agent's install; None if it installs nothing.
     pub agent_install_hash: Option<String>,
+    /// The version of the agent; None if it is no preset, or if its version is not known.
+    #[serde(default)]
+    pub agent_version: Option<String>,
     /// The git repository of the job file; None if there is none.
     pub git: Option<GitState>,
     /// The command line without secrets; None if a program started the run through the library.
@@ -103,6 +109,7 @@ impl Provenance {
             provider: self.provider.clone(),
             enforced_limits: environment.map(|found| found.enforced.clone()),
             agent_install_hash: self.agent_install_hashes.get(agent).cloned(),
+            agent_version: self.agent_versions.get(agent).cloned(),
             git: self.git.clone(),
             command: self.command.clone(),
             seeds: self.seeds.as_ref().and_then(|seeds| seeds.of(agent, dataset).some()),
@@ -130,6 +137,7 @@ mod tests {
                 sampling: [("a".to_owned(), json!(1)), ("b".to_owned(), json!(2))].into(),
             }),
             agent_install_hashes: [("b".to_owned(), "sha256:1".to_owned())].into(),
+            agent_versions: [("b".to_owned(), "1.2.0".to_owned())].into(),
         };
         let of = |agent: &str, dataset: &str| {
             let id = TrialId {
@@ -145,5 +153,6 @@ mod tests {
         assert_eq!(of("c", "words").seeds, None);
         assert_eq!(of("b", "sums").agent_install_hash.as_deref(), Some("sha256:1"));
         assert_eq!(of("a", "sums").agent_install_hash, None);
+        assert_eq!(of("b", "sums").agent_version.as_deref(), Some("1.2.0"));
     }
 }

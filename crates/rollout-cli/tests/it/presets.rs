@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
-use rollout_testkit::{ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{Finished, ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts};
 use serde_json::json;
 
 /// An agent without a model, whose program does the task.
@@ -15,7 +15,7 @@ install:
   npm_musl: '@tiny/agent-linux-{arch}'
   bin: {tiny: bin/tiny}
   check: tiny --version
-execute: tiny \"$ROLLOUT_TASK_INSTRUCTION\"
+execute: tiny \"$ROLLOUT_TASK_INSTRUCTION\"; echo \"$ROLLOUT_AGENT_VERSION\"
 logs: ['~/tiny-*.log']
 ";
 
@@ -73,6 +73,59 @@ fn the_latest_version_is_installed_where_it_is_asked_for() {
     let registry = registry(&["1.2.0", "1.3.0"]);
     let ran = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "latest"})).run().expect(0);
     assert_eq!(ran.file("tiny/set/task__1/setup/stdout.txt"), "tiny 1.3.0\n");
+}
+
+#[test]
+fn the_latest_version_is_settled_once_for_a_job_and_recorded() {
+    let registry = registry(&["1.2.0", "1.3.0"]);
+    let latest = json!({"preset": "./tiny.yaml", "version": "latest"});
+    let pinned = json!({"preset": "./tiny.yaml", "name": "pinned"});
+    let job = job(&registry).agent(latest).agent(pinned).set("n_attempts", json!(2));
+    let ran = job.run().expect(0);
+    let version = |ran: &Finished, agent: &str, attempt: u32| {
+        let trial = format!("{agent}/set/task__{attempt}");
+        assert_eq!(ran.trial(&trial)["reward"], 1.0);
+        let version = ran.trial(&trial)["provenance"]["agent_version"].as_str().unwrap().to_owned();
+        assert_eq!(ran.file(&format!("{trial}/command/stdout.txt")), format!("{version}\n"));
+        version
+    };
+    for attempt in [1, 2] {
+        assert_eq!(version(&ran, "tiny", attempt), "1.3.0");
+        assert_eq!(version(&ran, "pinned", attempt), "1.2.0");
+    }
+    assert_eq!(ran.result()["provenance"]["agent_versions"], json!({"tiny": "1.3.0", "pinned": "1.2.0"}));
+
+    registry.publish(package(), "1.4.0", &[("bin/tiny", 0o755, &program("1.4.0"))]);
+    let grown = job.rollout(&["resume", "jobs/job", "--attempts", "3"]);
+    assert_eq!(grown.code(), 0, "{}", grown.stderr());
+    assert_eq!(version(&grown, "tiny", 3), "1.3.0", "a job has one version");
+    let new = job.rollout(&["run", "job.yaml", "--set", "name=new"]).expect(0);
+    assert_eq!(version(&new, "../new/tiny", 1), "1.4.0");
+}
+
+#[test]
+fn what_a_script_installs_as_the_latest_is_not_kept_for_later_jobs() {
+    const SCRIPTED: &str =
+        "name: scripted\nuntested: true\ninstall: {script: 'true'}\nexecute: touch /app/done\n";
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("scripted.yaml", SCRIPTED)
+        .task(TestTask::new("task"))
+        .set("n_attempts", json!(2));
+    // How many trials of a job start from a snapshot.
+    let starts = |job: &TestJob, name: &str| {
+        job.rollout(&["run", "job.yaml", "--set", &format!("name={name}")]).expect(0);
+        let trial = |attempt: &u32| {
+            let path = format!("jobs/{name}/scripted/set/task__{attempt}/result.json");
+            let result = fs::read_to_string(job.root().join(path)).unwrap();
+            let result: serde_json::Value = result.parse().unwrap();
+            result["environment"]["agent_snapshot"].is_string()
+        };
+        [1, 2].iter().filter(|attempt| trial(attempt)).count()
+    };
+    let latest = job.agent(json!({"preset": "./scripted.yaml"}));
+    assert_eq!([starts(&latest, "a"), starts(&latest, "b")], [1, 1]);
+    let pinned = latest.set("agents", json!([{"preset": "./scripted.yaml", "version": "1"}]));
+    assert_eq!([starts(&pinned, "c"), starts(&pinned, "d")], [1, 2]);
 }
 
 #[test]
@@ -194,7 +247,7 @@ fn a_job_without_a_file_can_be_planned_and_saved() {
     let options = [&options[..], &more, &HOST].concat();
     let planned = seen(dir.path(), &options);
     assert!(planned.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{planned}");
-    insta::assert_snapshot!(fs::read_to_string(dir.path().join("job.yaml")).unwrap(), @"
+    insta::assert_snapshot!(fs::read_to_string(dir.path().join("job.yaml")).unwrap(), @r#"
     n_attempts: 2
     n_concurrent_trials: 3
     environment: {type: native}
@@ -203,7 +256,7 @@ fn a_job_without_a_file_can_be_planned_and_saved() {
       - {name: oracle}
     datasets:
       - {path: tasks}
-    ");
+    "#);
     let again = seen(dir.path(), &["job.yaml", "--dry-run", HOST[2], HOST[3]]);
     assert!(again.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{again}");
     insta::assert_snapshot!(seen(dir.path(), &options), @"

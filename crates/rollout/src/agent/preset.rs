@@ -131,9 +131,12 @@ pub(crate) async fn wanted_version(
     install: &PresetInstall,
     version: &str,
 ) -> Result<String, PackageError> {
-    match &install.npm {
-        Some(npm) if version == "latest" => packages.npm_latest(&NpmSpec::new(npm, "latest").package).await,
-        _ => Ok(version.to_owned()),
+    let pinned = install.pip.iter().find_map(|pip| pip.strip_suffix("=={version}"));
+    match (&install.npm, pinned) {
+        _ if version != "latest" => Ok(version.to_owned()),
+        (Some(npm), _) => packages.npm_latest(&NpmSpec::new(npm, "latest").package).await,
+        (None, Some(pip)) => packages.pypi_latest(pip.split('[').next().unwrap_or(pip)).await,
+        (None, None) => Ok(version.to_owned()),
     }
 }
 
@@ -144,13 +147,9 @@ pub(crate) fn fill(text: &str, version: &str) -> String {
         .replace("{cpu}", std::env::consts::ARCH)
 }
 
-/// The requirements of the Python packages, without their version if the latest is wanted.
+/// The requirements of the Python packages.
 pub(crate) fn requirements(install: &PresetInstall, version: &str) -> Vec<String> {
-    let pin = |text: &String| match version {
-        "latest" => text.replace("=={version}", ""),
-        version => fill(text, version),
-    };
-    install.pip.iter().map(pin).collect()
+    install.pip.iter().map(|text| fill(text, version)).collect()
 }
 
 /// The commands of an agent, each with the content of its file.

@@ -70,11 +70,8 @@ impl Job {
         if let Some(ended_at) = self.settled_at {
             return self.report_again(ended_at, &events).await;
         }
-        let gateway = match self.plan.regrade {
-            // No agent runs.
-            Some(_) => None,
-            None => gateway::start(self.plan.config()).await?,
-        };
+        let gateway = gateway::start(&self.plan).await?;
+        let installs = Arc::new(self.installs().await);
         let started = self.started();
         let provenance = match &self.store {
             Some(_) => Some(self.provenance().await),
@@ -132,7 +129,7 @@ impl Job {
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
             provider,
-            installs: Arc::default(),
+            installs,
             images: ImageUses::new(&plan, &todo),
             gateway,
             name: Arc::clone(&name),

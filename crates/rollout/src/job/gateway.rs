@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::config::{AgentKind, JobConfig, PresetAgentConfig};
+use super::Plan;
+use crate::config::{AgentKind, PresetAgentConfig};
 use rollout_gateway::{Budget, Gateway, GatewayConfig, GatewayError, known_prices};
 use rollout_model::client::{Prices, PricesError};
 
@@ -17,14 +18,15 @@ pub enum GatewayFailure {
     Prices(#[from] PricesError),
 }
 
-/// Starts the gateway, if an agent asks a model through it.
-pub(super) async fn start(config: &JobConfig) -> Result<Option<Arc<Gateway>>, GatewayFailure> {
+/// Starts the gateway, if an agent asks a model through it. None runs if trials are only graded again.
+pub(super) async fn start(plan: &Plan) -> Result<Option<Arc<Gateway>>, GatewayFailure> {
+    let config = plan.config();
     let agents = config.agents.iter().filter_map(|agent| match &agent.kind {
         AgentKind::Preset(agent) => Some(&**agent),
         _ => None,
     });
     let models: Vec<_> = agents.filter_map(|agent: &PresetAgentConfig| agent.model.as_ref()).collect();
-    if models.is_empty() {
+    if models.is_empty() || plan.regrade.is_some() {
         return Ok(None);
     }
     let own = models.iter().filter_map(|model| Some((model.name.clone(), model.price?)));

@@ -13,7 +13,9 @@ impl History {
             _ => None,
         };
         match entry {
-            JournalEntry::RunStarted { at, .. } => {
+            JournalEntry::RunStarted { at, provenance } => {
+                let versions = provenance.iter().flat_map(|provenance| provenance.agent_versions.clone());
+                self.agent_versions.extend(versions);
                 self.first_start.get_or_insert(*at);
                 *run = Some(*at);
             }

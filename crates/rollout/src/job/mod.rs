@@ -3,6 +3,7 @@
 //! [`Plan`] has the trials, [`Job`] is a plan with its directory, and [`Job::run`] is the dispatcher: the only place
 //! that decides what starts next and in which order events are reported.
 
+mod agent_versions;
 mod difference;
 mod dispatch;
 mod earlier_rows;
@@ -33,6 +34,7 @@ mod streak;
 mod summary;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -136,12 +138,14 @@ pub(crate) trait Collector: Send {
 }
 
 /// The times and totals of earlier runs of the same job.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct History {
     first_start: Option<Timestamp>,
     /// The end of the last run, if it ended properly.
     ended_at: Option<Timestamp>,
     seconds: f64,
+    /// The versions of agents, by their names.
+    agent_versions: BTreeMap<String, String>,
 }
 
 /// Cancels a job: first gracefully, then immediately.

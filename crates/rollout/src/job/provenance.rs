@@ -1,6 +1,6 @@
 //! The provenance of a job's results: determined once in a run, and recorded with every result.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use super::{Job, absolute, plan::Plan, planned::Work};
 use crate::{
@@ -31,7 +31,8 @@ impl Job {
             Some(file) => git_state(file.parent().unwrap_or(Path::new("/"))).await,
             None => None,
         };
-        let made = Arc::new(self.plan.provenance(git, self.command.as_deref(), self.provider.name()));
+        let made = self.plan.provenance(git, self.command.as_deref(), self.provider.name());
+        let made = Arc::new(Provenance { agent_versions: self.history.agent_versions.clone(), ..made });
         self.provenance = Some(Arc::clone(&made));
         made
     }
@@ -66,6 +67,7 @@ impl Plan {
             provider: provider.to_owned(),
             seeds: seeds.some(),
             agent_install_hashes: installs.collect(),
+            agent_versions: BTreeMap::new(),
         }
     }
 }

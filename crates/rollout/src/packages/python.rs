@@ -36,6 +36,24 @@ pub(crate) struct PythonSpec<'a> {
 }
 
 impl Packages {
+    /// The latest version of a package.
+    pub(crate) async fn pypi_latest(&self, package: &str) -> Result<String, PackageError> {
+        let cache = &self.sources.cache_dir;
+        fs::create_dir_all(cache).map_err(|source| PackageError::io(cache, source))?;
+        // The environment may have another Python than this machine.
+        let arguments = ["-m", "pip", "index", "versions", "--ignore-requires-python", "--", package];
+        let arguments = arguments.map(Into::into);
+        let index = self.pypi_index().await;
+        let variables: Vec<_> =
+            index.iter().map(|index| ("PIP_INDEX_URL".to_owned(), index.clone())).collect();
+        let printed =
+            tool::run("pip", package, &self.sources.python, &arguments, &variables, &self.sources).await?;
+        latest_printed(&printed).map(ToOwned::to_owned).ok_or_else(|| PackageError::Answer {
+            url: format!("the index of {package}"),
+            problem: format!("pip printed {:?}", printed.lines().next().unwrap_or_default()),
+        })
+    }
+
     /// The packages of an agent and all that they depend on, as a `site-packages` directory.
     pub(crate) async fn python(&self, spec: PythonSpec<'_>) -> Result<Part, PackageError> {
         let PythonSpec { requirements, built, any_python, python, musl } = spec;
@@ -184,6 +202,11 @@ fn dependencies(site: &Path) -> std::io::Result<Vec<String>> {
     Ok(found)
 }
 
+/// The version in the first line of `pip index versions`, which has the form `package (1.2.3)`.
+fn latest_printed(printed: &str) -> Option<&str> {
+    printed.lines().next()?.split_once(" (")?.1.strip_suffix(')')
+}
+
 /// The requirements that the metadata of a package lists.
 fn required_by(metadata: &str) -> Vec<String> {
     let head = metadata.split("\n\n").next().unwrap_or_default();
@@ -208,7 +231,25 @@ fn take_uv(dir: &Path, place: &Path) -> Result<(), UnpackError> {
 
 #[cfg(test)]
 mod tests {
-    use super::required_by;
+    use super::*;
+    use crate::packages::PackageSources;
+
+    #[tokio::test]
+    async fn the_latest_version_of_a_package_is_that_of_the_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("simple/agent");
+        fs::create_dir_all(&page).unwrap();
+        let file = |version: &str| {
+            format!("<a href=\"agent-{version}-py3-none-any.whl\" data-requires-python=\"==3.9.*\">x</a>")
+        };
+        let files = ["1.9.0", "1.10.0", "2.0.0rc1"].map(file).concat();
+        fs::write(page.join("index.html"), format!("<!DOCTYPE html><html><body>{files}</body></html>"))
+            .unwrap();
+        let mut sources = PackageSources::new(dir.path().join("cache"));
+        sources.pypi_index = Some(format!("file://{}/simple", dir.path().display()));
+        sources.variables = vec![("PATH".to_owned(), std::env::var("PATH").unwrap())];
+        assert_eq!(Packages::new(sources).pypi_latest("agent").await.unwrap(), "1.10.0");
+    }
 
     #[test]
     fn the_requirements_of_a_package_are_those_of_its_head_without_optional_ones() {

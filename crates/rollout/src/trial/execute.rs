@@ -152,7 +152,8 @@ async fn run_preset<'e>(
 ) -> Result<(), Failure> {
     let phase = Phase::Execute;
     preset::bring_extensions(context, environment, agent).await?;
-    let script = agent::preset::execute_script(&agent.preset, &agent.version);
+    let version = preset::known_version(context, agent);
+    let script = agent::preset::execute_script(&agent.preset, &version);
     required(phase, environment.write_file(agent::EXECUTE_SCRIPT, script.as_bytes())).await?;
     let mut env = context.agent_variables();
     env.extend(line.into_iter().flat_map(|line| line.variables.clone()));

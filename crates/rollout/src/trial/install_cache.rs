@@ -1,7 +1,7 @@
 //! Installs of an agent that are shared between trials: under which key, and whose turn it is.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::{Mutex, PoisonError},
 };
 
@@ -33,12 +33,41 @@ pub(super) enum InstallPlan {
 #[derive(Debug, Default)]
 pub struct Installs {
     first: Mutex<HashMap<String, CancellationToken>>,
+    /// The versions of agents that are installed in the latest version, so that all trials have the same.
+    versions: Mutex<BTreeMap<String, String>>,
+    /// Distinguishes the run from others of this machine.
+    run: String,
 }
 
 /// The first trial's time: the others go on when it is dropped, whatever came of it.
 pub(super) type Turn = DropGuard;
 
 impl Installs {
+    /// The installs of a run, in which agents have these versions.
+    pub(crate) fn new(versions: BTreeMap<String, String>) -> Self {
+        Self {
+            versions: Mutex::new(versions),
+            run: format!("{} {}", std::process::id(), jiff::Timestamp::now()),
+            ..Self::default()
+        }
+    }
+
+    /// The version of an agent in this run, if it is known.
+    pub(super) fn version(&self, agent: &str) -> Option<String> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner).get(agent).cloned()
+    }
+
+    /// Notes the version of an agent, and returns the one that all trials of the run install.
+    pub(super) fn set_version(&self, agent: &str, version: String) -> String {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        versions.entry(agent.to_owned()).or_insert(version).clone()
+    }
+
+    /// Distinguishes the run from others of this machine.
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
     /// Returns the turn to the first caller. All others get none, and wait until the turn is over.
     pub(super) async fn turn(&self, key: &str) -> Option<Turn> {
         let over = {

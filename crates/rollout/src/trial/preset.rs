@@ -57,21 +57,38 @@ pub(super) async fn bring_files(
     Ok(())
 }
 
-/// The version that is installed: the one that was asked for, or the latest where a registry knows it.
+/// The version that is installed: the one that was asked for, or the latest where a registry knows it. All trials of a
+/// run install the same version.
 pub(super) async fn version(
     context: &TrialContext<'_>,
     agent: &PresetAgentConfig,
 ) -> Result<String, Failure> {
-    if agent.version != "latest" {
-        return Ok(agent.version.clone());
+    let known = known_version(context, agent);
+    if known != "latest" {
+        return Ok(known);
     }
-    let version = preset::wanted_version(packages(context)?, &agent.preset.install, &agent.version).await;
-    version.map_err(|error| package_failure(agent, &error))
+    let version = preset::wanted_version(packages(context)?, &agent.preset.install, &known).await;
+    let version = version.map_err(|error| package_failure(agent, &error))?;
+    Ok(context.trial.installs.set_version(context.trial.id.agent.as_str(), version))
+}
+
+/// The version that is installed, as far as it is known without a registry.
+pub(super) fn known_version(context: &TrialContext<'_>, agent: &PresetAgentConfig) -> String {
+    let of_run = match agent.version.as_str() {
+        "latest" => context.trial.installs.version(context.trial.id.agent.as_str()),
+        _ => None,
+    };
+    of_run.unwrap_or_else(|| agent.version.clone())
 }
 
 /// What an install is, for the key of its snapshot.
-pub(super) fn identity(install: &PresetInstall, version: &str) -> String {
-    format!("preset 1 {version} {install:?}")
+pub(super) fn identity(context: &TrialContext<'_>, install: &PresetInstall, version: &str) -> String {
+    let identity = format!("preset 1 {version} {install:?}");
+    match version {
+        // The script of the preset fetches what is the latest at that time, so a later run needs an install of its own.
+        "latest" => format!("{identity} {}", context.trial.installs.run()),
+        _ => identity,
+    }
 }
 
 fn packages<'a>(context: &TrialContext<'a>) -> Result<&'a Packages, Failure> {

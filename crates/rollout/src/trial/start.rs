@@ -114,7 +114,7 @@ async fn plan_install(
     let script = match &trial.agent.kind {
         AgentKind::Script { install: Some(script), .. } => script.clone(),
         AgentKind::Preset(agent) => match preset::version(context, agent).await {
-            Ok(version) => preset::identity(&agent.preset.install, &version),
+            Ok(version) => preset::identity(context, &agent.preset.install, &version),
             // The install fails the same way, or gets further.
             Err(_) => return (InstallPlan::Own, None),
         },

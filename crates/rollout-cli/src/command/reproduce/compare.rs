@@ -146,6 +146,7 @@ fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>
         ("provider", Some(json!(job.header().provider))),
         ("limits", asked.ok().flatten().map(|about| json!(about.limits))),
         ("enforced limits", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
+        ("agent version", of(|provenance| json!(provenance.agent_version))),
         ("agent install", of(|provenance| json!(provenance.agent_install_hash))),
         ("rollout version", of(|provenance| json!(provenance.rollout_version))),
         ("commit", git(|git| json!(git.commit))),

@@ -32,7 +32,8 @@ fn a_trial_is_run_again_alone_in_a_job_of_its_own() {
     );
     assert_eq!(differing(&reported), Vec::<&str>::new(), "{reported:#}");
     // Neither the agent nor the task has any of these.
-    let absent = json!(["agent install", "commit", "uncommitted changes", "seeds", "tokens"]);
+    let absent =
+        json!(["agent version", "agent install", "commit", "uncommitted changes", "seeds", "tokens"]);
     assert_eq!(reported["not_recorded"], absent);
     assert!(reported["same"].as_array().unwrap().contains(&json!("limits")), "{reported:#}");
 }

@@ -91,7 +91,7 @@ fn trajectory(
             name: id.agent.to_string(),
             version: provenance.map_or_else(
                 || env!("CARGO_PKG_VERSION").to_owned(),
-                |provenance| provenance.rollout_version,
+                |provenance| provenance.agent_version.unwrap_or(provenance.rollout_version),
             ),
             model_name: chat::model_of(job, id.agent.as_str()).map(str::to_owned),
             tool_definitions: conversation.tools.iter().map(tool).collect(),
