@@ -79,7 +79,7 @@ impl Gateway {
     /// Opens a session for one agent.
     pub fn open(&self, spec: SessionSpec) -> Result<GatewaySession, GatewayError> {
         let id = self.next_session.fetch_add(1, Relaxed);
-        let state = SessionState::new(id, new_token()?, spec, &self.shared.config.prices)?;
+        let state = SessionState::new(id, new_token()?, spec, &self.shared.config)?;
         let state = Arc::new(state);
         self.shared.add(Arc::clone(&state));
         Ok(GatewaySession { shared: Arc::clone(&self.shared), state })

@@ -10,14 +10,13 @@ use std::{
 
 use globset::{GlobBuilder, GlobMatcher};
 use rollout_core::{redact::Redactor, response::TokenUsage};
-use rollout_model::client::Prices;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    config::{GatewayError, ModelRoute, SessionSpec},
+    config::{GatewayConfig, GatewayError, ModelRoute, SessionSpec},
     parked::{Fingerprint, RecentCalls},
     record::{CallErrorKind, CallRecord, RecordFile},
     spending::Spending,
@@ -134,12 +133,13 @@ impl SessionState {
         id: u64,
         token: String,
         spec: SessionSpec,
-        prices: &Prices,
+        config: &GatewayConfig,
     ) -> Result<Self, GatewayError> {
         let routes = spec.routes.iter().map(Route::new).collect::<Result<Vec<_>, _>>()?;
-        if spec.budget.dollars.is_some() {
+        // Calls without a price would never use up a budget in dollars.
+        if spec.budget.dollars.or(config.budget.dollars).is_some() {
             let names = spec.routes.iter().filter_map(|route| route.model.as_ref());
-            if let Some(model) = names.into_iter().find(|model| prices.get(model).is_none()) {
+            if let Some(model) = names.into_iter().find(|model| config.prices.get(model).is_none()) {
                 return Err(GatewayError::NoPrice { model: model.clone() });
             }
         }

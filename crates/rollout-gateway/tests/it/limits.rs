@@ -101,6 +101,22 @@ async fn a_budget_in_dollars_needs_a_price() {
 }
 
 #[tokio::test]
+async fn a_budget_of_the_gateway_in_dollars_needs_a_price_too() {
+    let server = ModelServer::always(counted());
+    let budget = Budget { dollars: Some(1.0), ..Budget::default() };
+    let gateway = Gateway::start(GatewayConfig { budget, ..GatewayConfig::default() }).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let spec = || SessionSpec::new(dir.path().join("calls.jsonl"), route(&server, Dialect::Chat));
+    let refused = gateway.open(spec()).unwrap_err();
+    assert!(matches!(&refused, GatewayError::NoPrice { model } if model == "real-model"), "{refused}");
+    gateway.stop().await;
+    let priced = GatewayConfig { budget, prices: prices(), ..GatewayConfig::default() };
+    let gateway = Gateway::start(priced).await.unwrap();
+    assert!(gateway.open(spec()).is_ok());
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn sessions_share_the_places_fairly() {
     let hold = Hold::new();
     let server = ModelServer::always(ModelReply::text("4").held(&hold));

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     ModelAgentConfig, ModelConfig,
-    model::LimitKeys,
+    model::{LimitKeys, SET_A_PRICE, unpriced},
     preset::{self, PresetAgentConfig, PresetConfig},
 };
 use rollout_core::name::AgentName;
@@ -243,6 +243,15 @@ fn preset_agent(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
         section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
     }
     let (model, limits) = (keys.model, keys.limits);
+    if let (Some(_), Some(model)) = (limits.max_cost, model.as_ref().filter(|model| !model.is_priced())) {
+        let message = unpriced("limits.max_cost", &model.name);
+        section.reader.error_with_hint(
+            inside.value_span("max_cost"),
+            Code::InvalidValue,
+            message,
+            SET_A_PRICE,
+        );
+    }
     Some(AgentKind::Preset(Box::new(PresetAgentConfig { preset, version, model, limits })))
 }
 

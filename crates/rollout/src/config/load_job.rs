@@ -1,12 +1,16 @@
 //! Reads a job file, with the files that it needs before the job starts.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value as Json;
 
 use super::{
     AgentKind, Compat, DatasetSource, JobConfig, ModelConfig, harbor_job,
     include::{include, reaches_into_files},
+    model::{SET_A_PRICE, unpriced},
 };
 use rollout_core::redact::Redactor;
 use rollout_env::{ConnectError, EnvironmentKeys};
@@ -223,6 +227,7 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<JobConfig> {
     }
     refuse_idle_agents(&root, &config);
     check_provider_config(&root, &config);
+    refuse_unpriced(&root, &config);
     override_containers(&mut config);
     Some(config)
 }
@@ -284,6 +289,24 @@ fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
         let span = entry.map_or_else(|| environment.value_span("provider_config"), |entry| entry.key_span);
         let message = problem.trim_start_matches("- ").trim();
         root.reader.report(Diagnostic::error(root.reader.sources, span, Code::InvalidValue, message));
+    }
+}
+
+/// Reports every model without a price, if the job limits its cost in dollars: the limit would never be reached.
+fn refuse_unpriced(root: &Section<'_>, config: &JobConfig) {
+    if config.gateway.max_cost.is_none() {
+        return;
+    }
+    let of_preset = config.agents.iter().filter_map(|agent| match &agent.kind {
+        AgentKind::Preset(agent) => agent.model.as_ref(),
+        _ => None,
+    });
+    let unknown: BTreeSet<_> =
+        of_preset.filter(|model| !model.is_priced()).map(|model| model.name.as_str()).collect();
+    let span = root.inside("gateway").value_span("max_cost");
+    for name in unknown {
+        let message = unpriced("gateway.max_cost", name);
+        root.reader.error_with_hint(span, Code::InvalidValue, message, SET_A_PRICE);
     }
 }
 

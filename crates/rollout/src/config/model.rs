@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value as Json, json};
 
 use super::preset::DIALECTS;
-use rollout_gateway::Dialect;
+use rollout_gateway::{Dialect, known_prices};
 use rollout_model::{
     Limits, SamplingArgs,
     client::{Price, Prices, RateLimit},
@@ -145,6 +145,22 @@ rollout_settings::settings! {
 
 const A_SERVER: &str = "write the base URL of the server, such as `https://api.openai.com/v1`";
 const A_PRICE: &str = "prices are in US dollars per million tokens";
+
+/// What to do about a limit in dollars without a price.
+pub(super) const SET_A_PRICE: &str = "set `prices: {input: …, output: …}` of the model, in US dollars per million tokens, \
+                                      or limit `max_total_tokens` instead";
+
+/// The problem of a limit in dollars for a model without a price.
+pub(super) fn unpriced(setting: &str, model: &str) -> String {
+    format!("`{setting}` needs a price for the model {}, which has none", quoted(model))
+}
+
+impl ModelConfig {
+    /// Whether the gateway knows what the model costs.
+    pub(super) fn is_priced(&self) -> bool {
+        self.price.is_some() || known_prices().get(&self.name).is_some()
+    }
+}
 
 /// Fields that every request has, and how to set them.
 const TAKEN: [(&str, &str); 5] = [

@@ -157,6 +157,37 @@ fn a_preset_file_is_named_by_its_path_and_its_problems_have_lines() {
 }
 
 #[test]
+fn a_limit_in_dollars_needs_a_price() {
+    let agent = |more: &str| {
+        format!(
+            "agents: [{{preset: codex, model: {{name: mine, base_url: \"http://h/v1\"{more}}}, limits: {{max_cost: 5}}}}]\n"
+        )
+    };
+    insta::assert_snapshot!(problems(&agent("")), @r#"
+    error: `limits.max_cost` needs a price for the model `mine`, which has none
+     --> job.yaml:1:91
+      |
+    1 | agents: [{preset: codex, model: {name: mine, base_url: "http://h/v1"}, limits: {max_cost: 5}}]
+      |                                                                                           ^
+      |
+      = help: set `prices: {input: …, output: …}` of the model, in US dollars per million tokens, or limit `max_total_tokens` instead
+    "#);
+    loaded(&agent(", prices: {input: 1, output: 2}"));
+    let job =
+        |model: &str| format!("agents: [{{preset: codex, model: {model}}}]\ngateway: {{max_cost: 5}}\n");
+    insta::assert_snapshot!(problems(&job("openai/not-a-model")), @"
+    error: `gateway.max_cost` needs a price for the model `not-a-model`, which has none
+     --> job.yaml:2:21
+      |
+    2 | gateway: {max_cost: 5}
+      |                     ^
+      |
+      = help: set `prices: {input: …, output: …}` of the model, in US dollars per million tokens, or limit `max_total_tokens` instead
+    ");
+    loaded(&job("openai/gpt-5.5"));
+}
+
+#[test]
 fn mistakes_are_explained() {
     insta::assert_snapshot!(problems("agents: [{preset: claudecode, model: openai/x}]\n"), @"
     error: unknown agent preset `claudecode`
