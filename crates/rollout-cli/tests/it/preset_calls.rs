@@ -91,3 +91,47 @@ fn an_agent_that_never_calls_its_model_fails() {
     assert_eq!(error["type"], "agent_execution_failed", "{error:#}");
     assert!(error["message"].as_str().unwrap().starts_with("the agent never called its model"), "{error:#}");
 }
+
+#[test]
+fn every_limit_of_calls_tokens_and_dollars_refuses_further_calls_and_what_was_done_is_graded() {
+    // Each call reads 100 tokens and writes 10, for $0.0002.
+    for (limits, gateway) in [
+        (json!({"max_turns": 1}), json!({})),
+        (json!({"max_total_tokens": 110}), json!({})),
+        (json!({"max_cost": 0.0002}), json!({})),
+        (json!({}), json!({"max_calls": 1})),
+        (json!({}), json!({"max_total_tokens": 110})),
+        (json!({}), json!({"max_cost": 0.0002})),
+    ] {
+        let shown = format!("{limits} {gateway}");
+        let commands = "ask one
+                        touch /app/done
+                        ask two
+                        exit 1";
+        let ran = job(&server(), commands, limits, gateway).run().expect(0);
+        let result = ran.trial(TRIAL);
+        assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{shown} {result:#}");
+        assert_eq!(ran.file(&format!("{TRIAL}/command/stdout.txt")), "200\n401\n", "{shown}");
+        assert_eq!(result["model_calls"]["errors"], json!({"budget_exhausted": 1}), "{shown}");
+        assert!(result["notes"].to_string().contains("the agent reached its limit"), "{shown} {result:#}");
+    }
+}
+
+#[test]
+fn an_agent_that_goes_on_after_its_limit_is_killed_with_what_it_started() {
+    let commands = "setsid bash -c 'while sleep 0.1; do date +%s%N > /logs/agent/alive; done' &
+                    ask one
+                    touch /app/done
+                    while true; do ask more; sleep 0.5; done";
+    let task = TestTask::new("task").tests(
+        "before=$(cat /logs/agent/alive); sleep 2\n\
+         [ \"$before\" = \"$(cat /logs/agent/alive)\" ] && [ -n \"$before\" ] && [ -e /app/done ] && reward=1\n\
+         echo \"${reward:-0}\" > /logs/verifier/reward.txt\n",
+    );
+    let ran = job(&server(), commands, json!({"max_turns": 1}), json!({})).task(task).run().expect(0);
+    let result = ran.trial(TRIAL);
+    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
+    assert!(result.get("survivors").is_none(), "{result:#}");
+    let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
+    assert!((10.0..120.0).contains(&took), "it had {took} seconds");
+}
