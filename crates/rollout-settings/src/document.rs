@@ -8,6 +8,7 @@ use super::{
     declare::Settings,
     diagnostic::{Code, Diagnostic, Problems},
     expand::expand,
+    overrides::Override,
     reader::{Reader, Vars, read_text},
     tree::{Node, SourceFiles, Span, Value},
     yaml,
@@ -69,6 +70,11 @@ impl Document {
         let read = reader.section::<S>(&self.root, "").and_then(|section| S::read(&section));
         let (found, failed) = reader.finish();
         read.filter(|_| !failed).ok_or_else(|| Problems::new(found))
+    }
+
+    /// Sets a value in it.
+    pub fn set(&mut self, over: &Override) -> Result<(), Problems> {
+        over.apply(&mut self.root, &mut self.sources).map_err(|problem| Problems::new(vec![*problem]))
     }
 
     /// Its content, without the positions.

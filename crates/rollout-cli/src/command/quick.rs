@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout::config::{LoadedJob, Override, is_preset_path, load_job_text};
-use serde_json::{Value, json};
+use rollout::config::{Document, LoadedJob, Override, is_preset_path, load_job_text};
+use serde_json::{Map, Value, json};
 
 use super::{dataset_argument, load};
 use crate::{args::Run, exit::Failure};
@@ -20,7 +20,7 @@ const RESERVED: [&str; 2] = ["oracle", "nop"];
 
 /// Loads the job that the options describe, and saves it if that is asked for.
 pub(crate) fn job(args: &Run, overrides: &[Override]) -> Result<LoadedJob, Failure> {
-    let text = text(args)?;
+    let text = yaml(&written(args)?);
     let path = args.save.clone().unwrap_or_else(|| PathBuf::from(NAME));
     let loaded = load_job_text(&path, &text, overrides, &load::variable)
         .map_err(|problems| load::refused(&path, &problems))?;
@@ -30,34 +30,49 @@ pub(crate) fn job(args: &Run, overrides: &[Override]) -> Result<LoadedJob, Failu
                 .then_some("choose another file, or remove it: --save never replaces a file");
             Failure::from(format!("cannot save the job as {}: {error}", save.display())).hint(hint)
         };
+        // The settings of `--set` are a part of the job that runs, so they belong in its file.
+        let refused = |problems| load::refused(&path, &problems);
+        let mut document = Document::parse(Path::new(NAME), &text, None).map_err(refused)?;
+        overrides.iter().try_for_each(|over| document.set(over)).map_err(refused)?;
         let mut file = File::create_new(save).map_err(failed)?;
-        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.write_all(yaml(&document.into_value()).as_bytes()).map_err(failed)?;
     }
     Ok(loaded)
 }
 
-/// The job file that the options stand for.
-fn text(args: &Run) -> Result<String, Failure> {
+/// The job that the options stand for.
+fn written(args: &Run) -> Result<Value, Failure> {
     if args.dataset.is_empty() {
         let failure = Failure::from("no job file and no dataset");
         return Err(failure.hint(Some(
             "write `rollout run job.yaml`, or `rollout run -d TASKS -a AGENT -m MODEL`; `rollout run --help` shows all options",
         )));
     }
-    let mut lines = Vec::new();
+    let mut job = Map::new();
     let settings = [
         ("n_attempts", args.attempts.map(Value::from)),
         ("n_concurrent_trials", args.concurrency.map(Value::from)),
         ("environment", args.environment.as_ref().map(|kind| json!({"type": kind}))),
     ];
-    for (key, value) in settings {
-        lines.extend(value.map(|value| format!("{key}: {}", flow(&value))));
+    job.extend(settings.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    job.insert("agents".to_owned(), agents(args)?.into());
+    job.insert("datasets".to_owned(), datasets(args)?.into());
+    Ok(job.into())
+}
+
+/// A job as the text of a job file, with one line for each agent and each dataset.
+fn yaml(job: &Value) -> String {
+    let mut lines = Vec::new();
+    for (key, value) in job.as_object().into_iter().flatten() {
+        match value.as_array().filter(|entries| !entries.is_empty()) {
+            Some(entries) => {
+                lines.push(format!("{}:", plain(key)));
+                lines.extend(entries.iter().map(|entry| format!("  - {}", flow(entry))));
+            }
+            None => lines.push(format!("{}: {}", plain(key), flow(value))),
+        }
     }
-    for (key, entries) in [("agents", agents(args)?), ("datasets", datasets(args)?)] {
-        lines.push(format!("{key}:"));
-        lines.extend(entries.iter().map(|entry| format!("  - {}", flow(entry))));
-    }
-    Ok(lines.join("\n") + "\n")
+    lines.join("\n") + "\n"
 }
 
 fn agents(args: &Run) -> Result<Vec<Value>, Failure> {
@@ -119,12 +134,18 @@ fn flow(value: &Value) -> String {
     match value {
         Value::Object(entries) => {
             let entries: Vec<_> =
-                entries.iter().map(|(key, value)| format!("{key}: {}", flow(value))).collect();
+                entries.iter().map(|(key, value)| format!("{}: {}", plain(key), flow(value))).collect();
             format!("{{{}}}", entries.join(", "))
         }
-        Value::String(text) if is_plain(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::String(text) => plain(text),
         value => value.to_string(),
     }
+}
+
+/// A text of YAML, in quotes only where it needs them.
+fn plain(text: &str) -> String {
+    if is_plain(text) { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 /// Whether YAML reads a text without quotes as that text.

@@ -250,14 +250,15 @@ fn a_job_without_a_file_can_be_planned_and_saved() {
     insta::assert_snapshot!(fs::read_to_string(dir.path().join("job.yaml")).unwrap(), @r#"
     n_attempts: 2
     n_concurrent_trials: 3
-    environment: {type: native}
+    environment: {type: native, provider_config: {images: {"*": host}}}
     agents:
       - {preset: codex, model: openai/gpt-5.5}
       - {name: oracle}
     datasets:
       - {path: tasks}
     "#);
-    let again = seen(dir.path(), &["job.yaml", "--dry-run", HOST[2], HOST[3]]);
+    // The options of `--set` are in the file too.
+    let again = seen(dir.path(), &["run", "job.yaml", "--dry-run"]);
     assert!(again.contains("4 trials = 2 agents × 1 task × 2 attempts, 3 at a time"), "{again}");
     insta::assert_snapshot!(seen(dir.path(), &options), @"
     error: cannot save the job as job.yaml: File exists (os error 17)
