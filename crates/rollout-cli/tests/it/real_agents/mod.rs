@@ -4,6 +4,7 @@
 //! `scripts/agents` fetches their packages; the tests only read them. The quick form has one agent for each dialect.
 //! The others are ignored tests, which `./test --full` runs.
 
+mod by_name;
 mod extensions;
 mod failures;
 mod images;
