@@ -152,6 +152,32 @@ fn a_version_that_does_not_exist_or_is_not_what_was_asked_for_fails_the_install(
     assert!(message.contains("expected version 2.0.0, found tiny 1.9.9"), "{message}");
 }
 
+#[test]
+fn an_agent_can_complete_its_log_after_its_timeout() {
+    const SLOW: &str = r#"
+name: slow
+untested: true
+execute: |
+  bash -c 'trap "sleep 1; echo saved > ~/slow.log; exit 3" TERM; while true; do sleep 0.1; done'
+  echo "it ended with $?"
+  sleep 1000
+logs: ["~/slow.log"]
+"#;
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("slow.yaml", SLOW)
+        .task(TestTask::new("task").config("version = \"1.0\"\n[agent]\ntimeout_sec = 2\n"))
+        .agent(json!({"preset": "./slow.yaml"}));
+    let ran = job.run().expect(1);
+    let result = ran.trial("slow/set/task__1");
+    let error = &result["error"];
+    assert_eq!(error["type"], "agent_execution_timeout", "{error:#}");
+    assert!(error["message"].as_str().unwrap().contains("exceeded its timeout of 2 seconds"), "{error:#}");
+    assert_eq!(ran.file("slow/set/task__1/command/stdout.txt"), "it ended with 3\n");
+    assert_eq!(ran.file("slow/set/task__1/logs/agent/slow.log"), "saved\n");
+    let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
+    assert!((12.0..60.0).contains(&took), "it had {took} seconds");
+}
+
 /// An agent that asks its model once, and reports another usage than the gateway records.
 const CALLER: &str = r#"
 name: caller

@@ -229,6 +229,15 @@ pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
     Some(script)
 }
 
+/// Asks what the script of an agent started to end. Only these processes have the variable: the script sets it itself.
+pub(crate) const ASK_TO_END: &str = r#"for process in /proc/[0-9]*; do
+  while IFS= read -r -d '' variable; do
+    case $variable in ROLLOUT_AGENT_VERSION=*) kill -TERM "${process#/proc/}"; break ;; esac
+  done < "$process/environ"
+done 2> /dev/null
+exit 0
+"#;
+
 /// A text as one word of a shell.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))

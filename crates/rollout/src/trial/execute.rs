@@ -163,8 +163,15 @@ async fn run_preset<'e>(
             None => std::future::pending().await,
         }
     };
+    let run = async {
+        if context.task.is_harbor {
+            return script::run_agent(context, environment, &script::EXECUTE, env, left).await;
+        }
+        let ask_to_end = preset::ask_to_end(environment);
+        script::run_with_grace(context, environment, &script::EXECUTE, &env, ask_to_end).await
+    };
     tokio::select! {
-        end = script::run_agent(context, environment, &script::EXECUTE, env, left) => end?.check(),
+        end = run => end?.check(),
         // Leaving its script ends the agent, and this ends what it started elsewhere.
         () = used_up => required(phase, environment.kill_all()).await,
     }

@@ -166,6 +166,14 @@ pub(super) async fn gather_logs(
     gathered.map(drop).map_err(|error| format!("the agent's own logs could not be copied: {error}"))
 }
 
+/// Asks all programs of the agent to end. Its script goes on, and may have something left to do.
+pub(super) async fn ask_to_end(environment: &dyn Environment) {
+    if let Err(error) = bounded(run(environment, preset::ASK_TO_END)).await {
+        // It is killed a little later.
+        tracing::debug!(%error, "an agent was not asked to end");
+    }
+}
+
 /// Runs a short script as the agent, and returns what it printed.
 async fn run(environment: &dyn Environment, script: &str) -> Result<String, EnvironmentError> {
     let (stdout, printed) = LogWriter::excerpt(MAX_PRINTED);

@@ -1,6 +1,6 @@
 //! Runs the scripts of a trial, and maps their exits to failures.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, pin::pin, time::Duration};
 
 use futures_util::future::BoxFuture;
 
@@ -16,6 +16,9 @@ use rollout_env::{
     blocking::blocking,
     log::{LogTail, LogWriter, create_log_files},
 };
+
+/// What an agent gets to end by itself after its timeout.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// How many lines of output an error quotes.
 const QUOTED_LINES: usize = 10;
@@ -166,6 +169,27 @@ pub(super) async fn run_agent<'e>(
     };
     let is_left = left.is_some();
     Ok(ScriptEnd { script: *script, limit, exit, is_left, stdout: stdout_tail, stderr: stderr_tail })
+}
+
+/// Runs the agent's script. At its timeout, `ask_to_end` asks the agent to end, and it has a few seconds for that, in
+/// which it can complete its own logs.
+pub(super) async fn run_with_grace(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    script: &Script,
+    env: &[(String, String)],
+    ask_to_end: impl Future<Output = ()>,
+) -> Result<ScriptEnd, Failure> {
+    let limit = context.timeouts.execute;
+    let mut running = pin!(run(context, environment, script, env, limit.saturating_add(GRACE)));
+    if let Ok(end) = tokio::time::timeout(limit, &mut running).await {
+        return end;
+    }
+    let (end, ()) = tokio::join!(running, ask_to_end);
+    let mut end = end?;
+    required(script.phase, environment.kill_all()).await?;
+    (end.limit, end.exit.outcome) = (limit, Outcome::TimedOut);
+    Ok(end)
 }
 
 /// Runs a script. Its output is written to its directory.
