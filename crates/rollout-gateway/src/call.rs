@@ -21,7 +21,7 @@ use crate::{
     client::{Client, Gone},
     copy::{Copied, ResponseCopy},
     dialect::Dialect,
-    edit::Fields,
+    edit::{self, Fields},
     exchange::{Exchange, Received},
     fair::Place,
     parked::Fingerprint,
@@ -270,8 +270,9 @@ impl Call {
     fn cache_key(&self, prepared: &Prepared<'_>) -> Option<String> {
         self.shared.cache.as_ref()?;
         let Prepared { server, url, body, .. } = prepared;
-        let repeat = self.session.repeat(Sha256::digest(body).into());
-        Some(Cache::key(&self.session.cache_scope, server.dialect, url.as_str(), body, repeat))
+        let body = edit::without_session_fields(body.clone());
+        let repeat = self.session.repeat(Sha256::digest(&body).into());
+        Some(Cache::key(&self.session.cache_scope, server.dialect, url.as_str(), &body, repeat))
     }
 
     /// Saves a response in the cache, unless it contains a secret. A stream may have one in several pieces, so that only

@@ -73,6 +73,18 @@ pub(crate) fn remove_provider_side(fields: &mut Fields, dialect: Dialect) -> Vec
     removed
 }
 
+/// Fields in which agents name their session, user or turn. They are different in each run, and the model does not see
+/// them.
+const SESSION_FIELDS: [&str; 5] =
+    ["prompt_cache_key", "client_metadata", "metadata", "safety_identifier", "user"];
+
+/// The part of a request that its response depends on.
+pub(crate) fn without_session_fields(body: Bytes) -> Bytes {
+    let Ok(mut fields) = Fields::parse(body.clone()) else { return body };
+    SESSION_FIELDS.iter().for_each(|name| fields.remove(name));
+    fields.into_bytes()
+}
+
 /// Writes the name of the model, unless the dialect has it in the path.
 pub(crate) fn set_model(fields: &mut Fields, dialect: Dialect, model: &str) {
     if dialect != Dialect::Gemini && fields.text("model").as_deref() != Some(model) {

@@ -202,6 +202,33 @@ async fn a_rate_limit_holds_requests_instead_of_refusing_them() {
 }
 
 #[tokio::test]
+async fn the_session_that_a_request_names_does_not_matter_to_the_cache() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = ModelServer::scripted(|request| ModelReply::text(format!("answer {}", request.number)));
+    let cached = |config: &mut GatewayConfig| config.cache = Some(cache.path().to_owned());
+    let mut answers = Vec::new();
+    for (session, content) in [("s-1", "2+2?"), ("s-2", "2+2?"), ("s-3", "3+3?")] {
+        let setup = Setup::with(&server, Dialect::Responses, cached, |_| ()).await;
+        let (path, mut body) = question(Dialect::Responses, false);
+        body["input"][0]["content"] = content.into();
+        for field in ["prompt_cache_key", "user", "safety_identifier"] {
+            body[field] = session.into();
+        }
+        for field in ["metadata", "client_metadata"] {
+            body[field] = serde_json::json!({"session_id": session});
+        }
+        let response = setup.post(path, &body).send().await.unwrap();
+        answers.push(response.text().await.unwrap());
+        // The response is saved before the session is closed.
+        setup.close().await;
+    }
+    assert_eq!(server.served(), 2, "{answers:?}");
+    assert_eq!(answers[0], answers[1]);
+    assert_ne!(answers[0], answers[2]);
+    assert_eq!(server.requests()[0].body["prompt_cache_key"], "s-1", "the server still gets it");
+}
+
+#[tokio::test]
 async fn cached_responses_are_replayed_in_order_and_cost_nothing() {
     let cache = tempfile::tempdir().unwrap();
     let server = ModelServer::scripted(|request| ModelReply::text(format!("answer {}", request.number)));
