@@ -202,6 +202,48 @@ async fn a_rate_limit_holds_requests_instead_of_refusing_them() {
 }
 
 #[tokio::test]
+async fn tokens_per_minute_hold_requests_too() {
+    let server = ModelServer::always(counted());
+    // The first request is estimated to be small, and turns out to use 1100 tokens: the allowance of 1.1 seconds.
+    let limit = |config: &mut GatewayConfig| config.rate_limit.tokens_per_minute = NonZeroU32::new(60_000);
+    let setup = Setup::with(&server, Dialect::Chat, limit, |_| ()).await;
+    let begun = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(setup.ask(Dialect::Chat, false).await.0, 200);
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn sessions_take_turns_at_the_rate_limit() {
+    let server = ModelServer::always(ModelReply::text("4"));
+    let limit = |config: &mut GatewayConfig| config.rate_limit.requests_per_minute = NonZeroU32::new(120);
+    let setup = Setup::with(&server, Dialect::Chat, limit, |_| ()).await;
+    let other = setup.second(&server, Dialect::Chat);
+    let ask = |token: &str, user: &str| {
+        let (path, mut body) = question(Dialect::Chat, false);
+        body["user"] = user.into();
+        tokio::spawn(setup.post_as(token, path, &body).send())
+    };
+    let mut calls = Vec::new();
+    for number in 0..6 {
+        calls.push(ask(setup.session.token(), &format!("a{number}")));
+    }
+    // The limit lets two of them pass at once. One waits for it, and three wait for their turn.
+    while server.served() < 2 || setup.gateway.waiting_calls() < 3 {
+        tokio::task::yield_now().await;
+    }
+    calls.push(ask(other.token(), "b"));
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+    let requests = server.requests();
+    let order: Vec<&str> = requests.iter().map(|request| request.body["user"].as_str().unwrap()).collect();
+    // Before it come the two, the one that waited, and at most one that got its turn in between.
+    assert!(order.iter().position(|user| *user == "b").unwrap() <= 4, "{order:?}");
+}
+
+#[tokio::test]
 async fn the_session_that_a_request_names_does_not_matter_to_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let server = ModelServer::scripted(|request| ModelReply::text(format!("answer {}", request.number)));
