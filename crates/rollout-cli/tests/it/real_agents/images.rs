@@ -28,18 +28,22 @@ fn refused_in(agent: &str, dialect: &str, dockerfile: &str) -> String {
 const USER: &str =
     "RUN useradd --create-home worker && mkdir /app && chown worker /app\nUSER worker\nWORKDIR /app\n";
 
-macro_rules! as_an_ordinary_user {
-    ($($(#[$form:meta])? $test:ident: $agent:literal, $dialect:literal, $base:expr;)*) => {
-        mod as_an_ordinary_user {
+/// Tests in images of one kind, and the list of their agents for the table of the documentation.
+macro_rules! solving_in {
+    ($kind:ident, $agents:ident, $lines:expr;
+     $($(#[$form:meta])? $test:ident: $agent:literal, $dialect:literal, $base:expr;)*) => {
+        pub(super) const $agents: &[&str] = &[$($agent),*];
+        mod $kind {
             use super::*;
             $(#[test] $(#[$form])? fn $test() {
-                solves_in($agent, $dialect, &format!("FROM {}\n{USER}", $base));
+                solves_in($agent, $dialect, &format!("FROM {}\n{}", $base, $lines));
             })*
         }
     };
 }
 
-as_an_ordinary_user! {
+solving_in! {
+    as_an_ordinary_user, AS_AN_ORDINARY_USER, USER;
     claude_code_solves_a_task: "claude-code", "messages", "test";
     codex_solves_a_task: "codex", "responses", "test";
     gemini_cli_solves_a_task: "gemini-cli", "gemini", "test";
@@ -63,35 +67,23 @@ as_an_ordinary_user! {
     openhands_solves_a_task: "openhands", "chat", with_newer_python();
 }
 
-/// A Dockerfile on a system with musl and without glibc.
-fn with_musl() -> String {
-    format!("FROM {}\nWORKDIR /app\n", imported("ROLLOUT_TEST_MUSL", "test-musl:latest"))
+/// The image of a system with musl and without glibc.
+fn musl() -> &'static str {
+    imported("ROLLOUT_TEST_MUSL", "test-musl:latest")
 }
 
-mod with_musl {
-    use super::*;
-
-    #[test]
-    fn codex_solves_a_task() {
-        solves_in("codex", "responses", &with_musl());
-    }
-
-    #[test]
-    fn claude_code_solves_a_task() {
-        solves_in("claude-code", "messages", &with_musl());
-    }
-
-    #[test]
+solving_in! {
+    with_musl, WITH_MUSL, "WORKDIR /app\n";
+    codex_solves_a_task: "codex", "responses", musl();
+    claude_code_solves_a_task: "claude-code", "messages", musl();
     #[ignore = "part of ./test --full"]
-    fn copilot_solves_a_task() {
-        solves_in("copilot", "chat", &with_musl());
-    }
+    copilot_solves_a_task: "copilot", "chat", musl();
+}
 
-    #[test]
-    fn an_agent_without_such_a_program_is_refused() {
-        let message = refused_in("goose", "chat", &with_musl());
-        assert!(message.contains("goose has no program for images with musl"), "{message}");
-    }
+#[test]
+fn an_agent_without_a_program_for_musl_is_refused() {
+    let message = refused_in("goose", "chat", &format!("FROM {}\nWORKDIR /app\n", musl()));
+    assert!(message.contains("goose has no program for images with musl"), "{message}");
 }
 
 #[test]

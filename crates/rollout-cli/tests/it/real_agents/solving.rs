@@ -83,6 +83,8 @@ fn recorded_everywhere(job: &TestJob, ran: &rollout_testkit::Finished, agent: &s
 
 macro_rules! agents {
     ($($(#[$form:meta])? $test:ident: $agent:literal, $dialect:literal, $turns:literal, $base:expr;)*) => {
+        /// The agents of these tests, for the table of the documentation.
+        pub(super) const SOLVING: &[&str] = &[$($agent,)* openhands::NAME];
         mod in_a_sandbox {
             use super::*;
             $(#[test] $(#[$form])? fn $test() {
@@ -125,6 +127,8 @@ agents! {
 /// It needs a newer Python than this machine has, so both environments use an image that has one.
 mod openhands {
     use super::*;
+
+    pub(super) const NAME: &str = "openhands";
 
     #[test]
     #[ignore = "part of ./test --full"]

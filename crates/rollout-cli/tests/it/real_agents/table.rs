@@ -2,23 +2,19 @@
 
 use std::path::Path;
 
+use super::{images, solving};
 use rollout::config::{PresetConfig, dialect_name, preset, preset_names};
 
-/// Where each agent solved tasks with its preset: what the other tests of this directory run.
-const RUNS: [(&str, &str); 12] = [
-    ("aider", "native, docker, docker as an ordinary user"),
-    ("claude-code", "native, docker, docker as an ordinary user, docker with musl"),
-    ("cline", "native, docker, docker as an ordinary user"),
-    ("codex", "native, docker, docker as an ordinary user, docker with musl"),
-    ("copilot", "native, docker, docker as an ordinary user, docker with musl"),
-    ("gemini-cli", "native, docker, docker as an ordinary user"),
-    ("goose", "native, docker, docker as an ordinary user"),
-    ("kimi-code", "native, docker, docker as an ordinary user"),
-    ("mini-swe-agent", "native, docker, docker as an ordinary user"),
-    ("opencode", "native, docker, docker as an ordinary user"),
-    ("openhands", "native, docker, docker as an ordinary user"),
-    ("qwen-code", "native, docker, docker as an ordinary user"),
-];
+/// Where the tests of this directory let an agent solve tasks with its preset.
+fn runs(agent: &str) -> String {
+    let kinds = [
+        ("native, docker", solving::SOLVING),
+        ("docker as an ordinary user", images::AS_AN_ORDINARY_USER),
+        ("docker with musl", images::WITH_MUSL),
+    ];
+    let ran = kinds.iter().filter(|(_, agents)| agents.contains(&agent)).map(|(kind, _)| *kind);
+    ran.collect::<Vec<_>>().join(", ")
+}
 
 const START: &str = "<!-- agents -->\n";
 const END: &str = "<!-- end of agents -->\n";
@@ -47,8 +43,8 @@ fn row(agent: &PresetConfig) -> String {
         (false, true) => "skills",
         (false, false) => "",
     };
-    let (_, run) =
-        RUNS.iter().find(|(name, _)| *name == agent.name).expect("a tested agent was run somewhere");
+    let run = runs(&agent.name);
+    assert!(!run.is_empty(), "{} is not untested, so a test must run it", agent.name);
     let version = agent.tested.as_deref().expect("a tested agent has a version");
     format!(
         "| `{}` | {version} | {} | {source} | {image} | {extensions} | {run} |\n",
