@@ -23,8 +23,8 @@ pub(crate) enum AgentsCommand {
     },
     /// Fetch the packages of agents, so that jobs need no network for them
     Fetch {
-        /// The names of the agents
-        #[arg(required = true)]
+        /// The names of the agents or the paths of presets, with `@VERSION` for another version than the tested one
+        #[arg(required = true, value_name = "AGENT")]
         names: Vec<String>,
 
         /// The version of Python in the images of the tasks, for agents that are Python packages

@@ -1,7 +1,12 @@
 //! `rollout agents`: the agents that can be run by name.
 
+use std::path::Path;
+
 use rollout::{
-    config::{PresetConfig, dialect_name, nearest, preset, preset_names, preset_text},
+    config::{
+        PresetConfig, dialect_name, is_preset_path, load_preset_text, nearest, preset, preset_names,
+        preset_text,
+    },
     fetch_agent,
 };
 use serde_json::json;
@@ -27,11 +32,15 @@ pub(crate) async fn run(what: &AgentsCommand) -> Result<Exit, Failure> {
         AgentsCommand::Fetch { names, python, musl } => {
             let packages = packages()?;
             for name in names {
-                let preset = preset(name).ok_or_else(|| unknown(name))?;
+                let (name, version) = with_version(name);
+                let preset = match is_preset_path(name) {
+                    true => from_file(Path::new(name))?,
+                    false => preset(name).ok_or_else(|| unknown(name))?,
+                };
                 if *musl && !preset.install.runs_on_musl() {
                     return Err(Failure::from(format!("{name} has no program for images with musl")));
                 }
-                let version = preset.default_version();
+                let version = version.unwrap_or(preset.default_version());
                 let fetched = fetch_agent(&packages, &preset, version, python.as_deref(), *musl).await?;
                 super::print(&format!("{name} {fetched}"))?;
             }
@@ -41,6 +50,21 @@ pub(crate) async fn run(what: &AgentsCommand) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Success)
+}
+
+/// The agent and its version in `agent@version`.
+fn with_version(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once('@') {
+        // A directory of a path may have an @ in its name.
+        Some((name, version)) if !name.is_empty() && !version.contains('/') => (name, Some(version)),
+        _ => (text, None),
+    }
+}
+
+fn from_file(path: &Path) -> Result<PresetConfig, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::from(format!("cannot read the preset {}: {error}", path.display())))?;
+    load_preset_text(path, &text).map_err(|problems| super::load::refused(path, &problems))
 }
 
 fn unknown(name: &str) -> Failure {

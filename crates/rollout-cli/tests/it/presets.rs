@@ -129,6 +129,19 @@ fn what_a_script_installs_as_the_latest_is_not_kept_for_later_jobs() {
 }
 
 #[test]
+fn a_version_of_an_agent_of_a_file_is_fetched_before_it_is_needed() {
+    let registry = registry(&["1.2.0", "1.3.0"]);
+    let job = job(&registry).agent(json!({"preset": "./tiny.yaml", "version": "1.3.0"}));
+    let fetched = job.rollout(&["agents", "fetch", "./tiny.yaml@1.3.0", "./tiny.yaml"]).expect(0);
+    assert_eq!(fetched.stdout(), "./tiny.yaml 1.3.0\n./tiny.yaml 1.2.0\n");
+    registry.remove(package());
+    let ran = job.run().expect(0);
+    assert_eq!(ran.file("tiny/set/task__1/setup/stdout.txt"), "tiny 1.3.0\n");
+    let missing = job.rollout(&["agents", "fetch", "./none.yaml"]);
+    assert!(missing.stderr().contains("cannot read the preset ./none.yaml"), "{}", missing.stderr());
+}
+
+#[test]
 fn a_package_that_is_not_what_the_registry_says_is_refused() {
     let registry = registry(&["1.2.0"]);
     registry.tamper(package(), "1.2.0");
