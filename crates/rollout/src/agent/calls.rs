@@ -1,7 +1,8 @@
 //! From the gateway's record of an agent's calls to the conversation that they are.
 //!
 //! An agent sends its whole conversation with each call, and asks for other things beside it, such as a title. Calls
-//! that begin with the same message are one thread; the longest thread is the conversation.
+//! that begin with the same message are one thread; the longest thread is the conversation. The others are counted:
+//! sub-agents, what followed after the conversation was summarized, and questions such as that for a title.
 
 use std::{
     fs::File,
@@ -14,7 +15,7 @@ use std::{
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::trajectory::{OwnConversation, Trajectory, Turn};
+use super::trajectory::{OtherThreads, OwnConversation, Trajectory, Turn};
 use rollout_core::{
     message::{Message, Messages, Role, ToolDef},
     response::{Response, TokenUsage},
@@ -146,7 +147,9 @@ impl Calls {
 
     /// The conversation; none if the model never answered.
     pub(crate) fn into_trajectory(self) -> Option<Trajectory> {
+        let all = (self.threads.len(), self.threads.iter().map(|thread| thread.turns.len()).sum::<usize>());
         let thread = self.into_conversation()?;
+        let others = OtherThreads { threads: all.0 - 1, turns: all.1 - thread.turns.len() };
         let time = (thread.ended_at - seconds(thread.started_at)).max(0.0);
         let own = OwnConversation {
             model: thread.model,
@@ -156,7 +159,7 @@ impl Calls {
             prompt: thread.prompt,
             turns: thread.turns,
         };
-        Some(own.into())
+        Some(Trajectory::from(own).beside(others))
     }
 
     /// Notes how a call ended, and returns the first message of its thread. A request that cannot be read may be one of
@@ -333,6 +336,10 @@ mod tests {
         assert_eq!(file["prompt"].as_array().unwrap().len(), 2);
         assert_eq!(file["tools"][0]["name"], "Bash");
         assert_eq!(file["turns"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            (&file["origin"], &file["other_threads"]),
+            (&json!("gateway"), &json!({"threads": 1, "turns": 1}))
+        );
         let first = &file["turns"][0];
         assert_eq!(first["response"]["message"]["tool_calls"][0]["name"], "Bash");
         assert_eq!(first["answers"][0]["tool_call_id"], "t1");

@@ -2,6 +2,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod conversation;
+pub(crate) mod own_log;
 pub(crate) mod preset;
 pub(crate) mod trajectory;
 
@@ -21,6 +22,9 @@ pub(crate) const SOLUTION_LINK: &str = "/solution";
 
 /// Where an agent finds the MCP servers of its task.
 pub(crate) const MCP_SERVERS: &str = "/tmp/rollout-mcp-servers";
+
+/// Where the files of an agent's own log are put together.
+pub(crate) const OWN_LOG: &str = "/tmp/rollout-own-log";
 
 /// Why an agent cannot attempt a task at all.
 pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {

@@ -1,7 +1,7 @@
 //! What a preset comes to in an environment: where the agent's files go, its commands, and its scripts.
 
 use crate::{
-    config::{PresetConfig, PresetInstall},
+    config::{LogFormat, PresetConfig, PresetInstall},
     packages::{PackageError, Packages, Part, PythonSpec},
 };
 
@@ -216,14 +216,22 @@ pub(crate) fn skills_script(source: &str, target: &str) -> String {
     )
 }
 
-/// The script that copies the agent's own logs to where they are collected; none if it has no others.
+/// The script that copies the agent's own logs to where they are collected, and puts together those that Rollout reads;
+/// none if it has no others.
 pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
-    if preset.logs.is_empty() {
+    let read = preset.trajectory.and_then(LogFormat::files);
+    if preset.logs.is_empty() && read.is_none() {
         return None;
     }
     let mut script = "export HOME=\"${HOME:-$(echo ~)}\"\nshopt -s nullglob\n".to_owned();
     for path in &preset.logs {
         script.push_str(&format!("for found in {path}; do cp -R \"$found\" /logs/agent/; done\n"));
+    }
+    if let Some(files) = read {
+        let (target, most) = (super::OWN_LOG, super::own_log::MAX_LOG_BYTES);
+        script.push_str(&format!(
+            "rm -rf {target}\nfor found in {files}; do cat \"$found\"; echo; done | head -c {most} > {target}\n"
+        ));
     }
     script.push_str("exit 0\n");
     Some(script)

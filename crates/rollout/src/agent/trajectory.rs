@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::own_log::OwnLog;
 use rollout_core::{
     event::ModelProgress,
     message::{Messages, ToolDef},
@@ -50,6 +51,9 @@ impl TurnLog {
             turns: Vec::new(),
             asked: now,
             executed: false,
+            origin: None,
+            others: OtherThreads::default(),
+            own_log: None,
         });
     }
 
@@ -135,6 +139,11 @@ impl TurnLog {
         *self.lock() = Some(trajectory);
     }
 
+    /// Whether there is no conversation.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_none()
+    }
+
     /// Gives away what there is.
     pub(crate) fn take(&self) -> Option<Trajectory> {
         self.lock().take()
@@ -169,6 +178,26 @@ pub(crate) struct Trajectory {
     turns: Vec<Turn>,
     asked: Instant,
     executed: bool,
+    origin: Option<ConversationOrigin>,
+    others: OtherThreads,
+    own_log: Option<OwnLogRecord>,
+}
+
+/// Where the conversation of an agent that others made comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ConversationOrigin {
+    /// The gateway's record of calls.
+    Gateway,
+    /// The agent's own log.
+    AgentLog,
+}
+
+/// Calls of the model that are not part of the conversation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct OtherThreads {
+    pub(super) threads: usize,
+    pub(super) turns: usize,
 }
 
 /// A response, and what the tools answered to it.
@@ -197,6 +226,22 @@ struct File {
     turns: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     turns_left_out: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<ConversationOrigin>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_threads: Option<OtherThreads>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_log: Option<OwnLogRecord>,
+}
+
+/// What the agent's own log had.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct OwnLogRecord {
+    turns: usize,
+    tool_calls: usize,
+    usage: Option<result::AgentUsage>,
+    /// Whether the last answers of tools come from it.
+    gave_last_answers: bool,
 }
 
 #[derive(Serialize)]
@@ -237,11 +282,38 @@ impl From<OwnConversation> for Trajectory {
             executed: own.turns.len() > 1,
             turns: own.turns,
             asked: now,
+            origin: Some(ConversationOrigin::Gateway),
+            others: OtherThreads::default(),
+            own_log: None,
         }
     }
 }
 
 impl Trajectory {
+    /// Adds how many further threads of calls there were.
+    pub(super) fn beside(self, others: OtherThreads) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The conversation in an agent's own log, where the gateway has none.
+    pub(crate) fn of_log(log: OwnLog, started_at: Timestamp, time: Duration) -> Self {
+        let record = OwnLogRecord::new(&log);
+        let OwnLog { model, prompt, turns, .. } = log;
+        let own = OwnConversation { model, started_at, time, tools: Vec::new(), prompt, turns };
+        Self { origin: Some(ConversationOrigin::AgentLog), own_log: Some(record), ..own.into() }
+    }
+
+    /// Adds what only the agent's own log has: the answers of tools that the model never received.
+    pub(crate) fn complete(&mut self, log: &OwnLog) {
+        let mut record = OwnLogRecord::new(log);
+        let calls = self.turns.iter().map(|turn| turn.response.message.tool_calls.len()).sum::<usize>();
+        if let Some(last) = self.turns.last_mut().filter(|turn| turn.answers.is_empty()) {
+            last.answers = log.answers_to(&last.response.message.tool_calls, calls);
+            record.gave_last_answers = !last.answers.is_empty();
+        }
+        self.own_log = Some(record);
+    }
+
     /// Writes the file, without secrets.
     pub(crate) fn write(&self, path: &Path, redactor: &Redactor) -> Result<(), WriteError> {
         let file = self
@@ -277,7 +349,17 @@ impl Trajectory {
             prompt: clean(serde_json::to_value(&self.prompt)?),
             turns,
             turns_left_out: (left_out > 0).then_some(left_out),
+            origin: self.origin,
+            other_threads: Some(self.others).filter(|others| others.threads > 0),
+            agent_log: self.own_log,
         })
+    }
+}
+
+impl OwnLogRecord {
+    fn new(log: &OwnLog) -> Self {
+        let tool_calls = log.calls().count();
+        Self { turns: log.turns.len(), tool_calls, usage: log.usage, gave_last_answers: false }
     }
 }
 
@@ -349,6 +431,9 @@ mod tests {
             turns,
             asked: now,
             executed: false,
+            origin: None,
+            others: OtherThreads::default(),
+            own_log: None,
         }
     }
 

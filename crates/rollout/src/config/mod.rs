@@ -19,6 +19,7 @@ mod job;
 mod known_servers;
 mod load_benchmark;
 mod load_job;
+mod log_format;
 mod mcp_servers;
 mod model;
 mod preset;
@@ -46,6 +47,7 @@ pub use load_benchmark::{
 };
 pub(crate) use load_job::hashed;
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
+pub use log_format::LogFormat;
 pub use mcp_servers::{McpEndpoint, McpFormat, TaskMcpServer};
 pub use model::{ModelAgentConfig, ModelConfig};
 pub use preset::{

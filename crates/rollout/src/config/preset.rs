@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     ModelConfig,
+    log_format::{LOG_FORMATS, LogFormat},
     mcp_servers::{MCP_FORMATS, McpFormat},
 };
 use rollout_gateway::Dialect;
@@ -57,6 +58,12 @@ rollout_settings::settings! {
         ///
         /// `~` and the patterns of the shell are expanded.
         pub logs: Vec<String> = texts(),
+        /// The form of the agent's own log. The conversation and the usage in it complete the record of the gateway, or
+        /// replace it if the agent has its own model.
+        ///
+        /// Most of these are what an agent of this name prints as JSON. `copilot` and `mini-swe-agent` are files of the
+        /// agent, and `kimi` and `openhands` are both.
+        pub trajectory: Option<LogFormat> = word(&LOG_FORMATS).optional(),
         /// The form in which the agent reads the MCP servers of a task. Without it, tasks with MCP servers are
         /// rejected.
         ///

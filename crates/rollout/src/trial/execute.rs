@@ -9,7 +9,7 @@ use super::{
     converse::{Conversed, converse, save_trajectory},
     failure::Failure,
     gateway::{self, Line, Verdict},
-    live, oracle, preset,
+    live, oracle, own_log, preset,
     script::{self, LeftRunning},
 };
 use crate::{
@@ -115,10 +115,15 @@ async fn execute_preset<'e>(
         notes.push(note);
         None
     });
-    let Some(line) = line else { return Ok(Executed { usage: reported, ..executed }) };
-    let answered = line.close(turns, notes).await;
-    notes.extend(save_trajectory(context, turns).await.err());
-    executed.reported_usage = reported.filter(|reported| *reported != answered.usage);
+    let own = own_log::read(context, environment, agent, notes).await;
+    let reported = reported.or(own.as_ref().and_then(|own| own.usage));
+    let Some(line) = line else {
+        own_log::keep(context, own, began.elapsed(), turns, notes).await;
+        return Ok(Executed { usage: reported, ..executed });
+    };
+    let answered = line.close(turns, own.as_ref(), notes).await;
+    own_log::keep(context, own, began.elapsed(), turns, notes).await;
+    executed.reported_usage = reported.filter(|reported| own_log::differs(reported, &answered.usage));
     executed.usage = Some(answered.usage);
     executed.model_calls = Some(answered.calls);
     let exited = |failure: &Failure| failure.error.kind == ErrorType::AgentExecutionFailed;

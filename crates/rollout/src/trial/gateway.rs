@@ -6,6 +6,7 @@ use super::{calls::required, context::TrialContext, failure::Failure};
 use crate::{
     agent::{
         calls::{Calls, LastError},
+        own_log::OwnLog,
         trajectory::TurnLog,
     },
     config::{ModelConfig, PresetAgentConfig, dialect_name},
@@ -135,8 +136,13 @@ impl Line {
         }
     }
 
-    /// Closes the way to the model. The conversation goes to `turns`.
-    pub(super) async fn close(self, turns: &TurnLog, notes: &mut Vec<String>) -> Answered {
+    /// Closes the way to the model. The conversation goes to `turns`, with what only the agent's own log has.
+    pub(super) async fn close(
+        self,
+        turns: &TurnLog,
+        own: Option<&OwnLog>,
+        notes: &mut Vec<String>,
+    ) -> Answered {
         let summary = self.session.close().await;
         let record = self.record;
         let calls = blocking(move || Calls::read(&record)).await.unwrap_or_else(|error| {
@@ -151,7 +157,8 @@ impl Line {
                     .to_owned(),
             );
         }
-        if let Some(trajectory) = calls.into_trajectory() {
+        if let Some(mut trajectory) = calls.into_trajectory() {
+            own.into_iter().for_each(|own| trajectory.complete(own));
             turns.put(trajectory);
         }
         Answered { usage: usage(&summary), calls: model_calls(summary, tool_calls), verdict }

@@ -30,6 +30,7 @@ mod instruction;
 mod live;
 mod network;
 mod oracle;
+mod own_log;
 mod preset;
 mod regrade;
 mod retry;
