@@ -17,7 +17,7 @@ use rollout::{
         notes::JobNotes,
         saved::{Conversation, SavedTrial, TrialStatus},
     },
-    result::{Durations, TrialResult, TrialSummary},
+    result::{AgentUsage, Durations, TrialResult, TrialSummary},
 };
 
 use super::{
@@ -236,13 +236,19 @@ fn model(result: &TrialResult) -> Option<String> {
             calls.errors.iter().map(|(kind, calls)| format!("{calls} failed with {}", printable(kind))),
         );
     }
-    if let Some(usage) = &result.usage {
-        let cached = usage.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
-        parts.extend(usage.input_tokens.map(|tokens| format!("{tokens} tokens in{cached}")));
-        parts.extend(usage.output_tokens.map(|tokens| format!("{tokens} tokens out")));
-    }
+    parts.extend(result.usage.iter().flat_map(tokens));
     parts.extend(TrialSummary::from(result).known_cost().map(dollars));
+    if let Some(reported) = &result.reported_usage {
+        let said: Vec<String> = tokens(reported).chain(reported.cost_usd.map(dollars)).collect();
+        parts.push(format!("the agent reports {}", said.join(", ")));
+    }
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn tokens(usage: &AgentUsage) -> impl Iterator<Item = String> + use<> {
+    let cached = usage.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
+    let read = usage.input_tokens.map(|tokens| format!("{tokens} tokens in{cached}"));
+    read.into_iter().chain(usage.output_tokens.map(|tokens| format!("{tokens} tokens out")))
 }
 
 /// A summary of messages, with the end of the last text of the model.

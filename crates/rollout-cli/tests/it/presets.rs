@@ -226,6 +226,49 @@ fn usage_that_an_agent_reports_stays_beside_what_the_gateway_recorded() {
         json!({"input_tokens": 5, "output_tokens": 7, "cached_tokens": null, "cost_usd": 0.5})
     );
     assert_eq!(result["model_calls"], json!({"calls": 1, "turns": 1, "tool_calls": 0, "models": ["m"]}));
+    let trial = job.dir().join("caller/set/task__1").display().to_string();
+    let shown = job.rollout(&["show", &trial]).expect(0).stdout();
+    assert!(shown.contains("the agent reports 5 tokens in, 7 tokens out, $0.5"), "{shown}");
+}
+
+/// An agent with a model of its own, which prints what it does as Claude Code does.
+const PRINTER: &str = r#"
+name: printer
+untested: true
+execute: |
+  echo 'not an event'
+  cat <<'EOF'
+  {"type": "system", "subtype": "init", "model": "own"}
+  {"type": "assistant", "message": {"id": "1", "content": [{"type": "tool_use", "id": "a", "name": "Bash", "input": {}}]}}
+  {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "a", "content": "a-secret-of-mine"}]}}
+  {"type": "result", "usage": {"input_tokens": 6, "cache_read_input_tokens": 4, "output_tokens": 2}}
+  EOF
+  touch /app/done
+trajectory: claude
+"#;
+
+#[test]
+fn the_own_log_of_an_agent_without_a_gateway_is_its_conversation() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("printer.yaml", PRINTER)
+        .task(TestTask::new("task").file("instruction.md", "Do it.\n"))
+        .env("MINE", "a-secret-of-mine")
+        .agent(json!({"preset": "./printer.yaml", "env": {"MINE": "${MINE}"}}));
+    let ran = job.run().expect(0);
+    let result = ran.trial("printer/set/task__1");
+    let usage = json!({"input_tokens": 10, "output_tokens": 2, "cached_tokens": 4, "cost_usd": null});
+    assert_eq!(result["usage"], usage, "{result:#}");
+    let file = ran.file("printer/set/task__1/trajectory.json");
+    assert!(!file.contains("a-secret-of-mine"), "{file}");
+    let file: serde_json::Value = serde_json::from_str(&file).unwrap();
+    assert_eq!((&file["origin"], &file["model"]), (&json!("agent_log"), &json!("own")));
+    assert_eq!(file["prompt"], json!([{"role": "user", "content": "Do it.\n"}]));
+    assert_eq!(file["turns"][0]["response"]["message"]["tool_calls"][0]["name"], "Bash");
+    assert_eq!(file["turns"][0]["answers"][0]["tool_call_id"], "a");
+    let log = json!({"turns": 1, "tool_calls": 1, "usage": usage, "gave_last_answers": false});
+    assert_eq!(file["agent_log"], log);
+    let shown = job.rollout(&["show", &job.dir().join("printer/set/task__1").display().to_string()]);
+    assert!(shown.expect(0).stdout().contains("1 tool call"));
 }
 
 /// The machine's own system as the image of every task.

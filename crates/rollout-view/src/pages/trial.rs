@@ -244,6 +244,12 @@ fn facts(result: Option<&TrialResult>, said: Option<&ConversationPages>) -> Vec<
         facts.push(("tokens in", number(usage.input_tokens)));
         facts.push(("tokens out", number(usage.output_tokens)));
     }
+    if let Some(reported) = &result.reported_usage {
+        let counts = [("in", reported.input_tokens), ("out", reported.output_tokens)];
+        let counts = counts.into_iter().filter_map(|(way, tokens)| Some(format!("{} tokens {way}", tokens?)));
+        let said: Vec<String> = counts.chain(reported.cost_usd.map(dollars)).collect();
+        facts.push(("the agent reports", said.join(", ")));
+    }
     if let Some(calls) = &result.model_calls {
         facts.push(("model calls", calls.calls.to_string()));
     }
