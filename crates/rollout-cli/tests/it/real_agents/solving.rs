@@ -31,12 +31,62 @@ fn solves(job: TestJob, agent: &str, base: &str, turns: usize) {
             assert!(!first["answers"].as_array().unwrap().is_empty(), "{trajectory:#}");
         }
         assert!(trajectory["prompt"].to_string().contains(work.instruction.trim()), "{trajectory:#}");
+        own_log_is_read(agent, &trajectory, &result, turns);
+        has_files(&job, agent, &path);
         let called = recorded.iter().flat_map(|turn| turn["response"]["message"]["tool_calls"].as_array());
         assert_eq!(result["model_calls"]["tool_calls"], called.flatten().count(), "{result:#}");
     }
     recorded_everywhere(&job, &ran, agent);
     let holding = rollout_testkit::files_holding(&job.dir(), KEY);
     assert!(holding.is_empty(), "the key is in {holding:?}");
+}
+
+/// The agent's own log has the same turns and calls as the gateway's record, and the same tokens.
+#[track_caller]
+fn own_log_is_read(agent: &str, trajectory: &Value, result: &Value, turns: usize) {
+    assert_eq!(trajectory["origin"], "gateway");
+    // It writes Markdown, which has no form for it.
+    if agent == "aider" {
+        assert!(trajectory.get("agent_log").is_none(), "{trajectory:#}");
+        return;
+    }
+    let log = &trajectory["agent_log"];
+    assert_eq!(log["turns"], turns, "{log:#}\n{:#}", result["notes"]);
+    let calls = trajectory["turns"].as_array().unwrap().iter();
+    let calls = calls.flat_map(|turn| turn["response"]["message"]["tool_calls"].as_array()).flatten();
+    assert_eq!(log["tool_calls"], calls.count(), "{log:#}");
+    let [read, written, cached] = ["input_tokens", "output_tokens", "cached_tokens"];
+    assert_eq!(log["usage"][read], 1000 * turns, "{log:#}");
+    assert_eq!(log["usage"][written], 20 * turns, "{log:#}");
+    assert_eq!(log["usage"][cached], 400 * turns, "{log:#}");
+    // It ends with a call of a tool, whose answer is only in its own log.
+    if agent == "mini-swe-agent" {
+        assert_eq!(log["gave_last_answers"], true, "{log:#}");
+    }
+}
+
+/// The agent's own logs are among the files of the trial.
+#[track_caller]
+fn has_files(job: &TestJob, agent: &str, path: &str) {
+    let (dir, end) = match agent {
+        "aider" => ("", "aider.md"),
+        "claude-code" => ("claude/projects", ".jsonl"),
+        "cline" => ("sessions", ".messages.json"),
+        "codex" => ("codex/sessions", ".jsonl"),
+        "copilot" => ("session-state", "events.jsonl"),
+        "gemini-cli" => ("tmp", ".jsonl"),
+        "goose" => ("sessions", "sessions.db"),
+        "kimi-code" => ("sessions", "wire.jsonl"),
+        "mini-swe-agent" => ("", "mini.json"),
+        "opencode" => ("opencode/opencode", "opencode.db"),
+        "openhands" => ("conversations", "base_state.json"),
+        "qwen-code" => ("projects", ".jsonl"),
+        other => panic!("which logs does {other} have?"),
+    };
+    let dir = job.dir().join(path).join("logs/agent").join(dir);
+    let found =
+        Command::new("find").arg(&dir).args(["-type", "f", "-name", &format!("*{end}")]).output().unwrap();
+    assert!(!found.stdout.is_empty(), "no *{end} in {}", dir.display());
 }
 
 /// The numbers of both trials are in the job's result, on the terminal, and in exports.
@@ -165,4 +215,57 @@ fn claude_code_works_with_a_model_of_another_dialect() {
 fn codex_works_with_a_model_of_another_dialect() {
     let server = model();
     solves(native("codex", &served_by(&server, "messages")), "codex", "test", 2);
+}
+
+/// The branches of presets that speak several dialects. The first one is tested above.
+mod in_other_dialects {
+    use super::*;
+
+    #[track_caller]
+    fn solves_in(agent: &str, dialect: &str) {
+        let server = model();
+        solves(native(agent, &served_by(&server, dialect)), agent, "test", 2);
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn copilot_speaks_responses() {
+        solves_in("copilot", "responses");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn kimi_code_speaks_responses() {
+        solves_in("kimi-code", "responses");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn kimi_code_speaks_messages() {
+        solves_in("kimi-code", "messages");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn kimi_code_speaks_gemini() {
+        solves_in("kimi-code", "gemini");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn opencode_speaks_responses() {
+        solves_in("opencode", "responses");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn opencode_speaks_messages() {
+        solves_in("opencode", "messages");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn opencode_speaks_gemini() {
+        solves_in("opencode", "gemini");
+    }
 }
