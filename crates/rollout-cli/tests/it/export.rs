@@ -204,7 +204,7 @@ fn a_model_that_runs_out_of_its_own_time_in_a_container_gives_no_samples() {
     let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
         .task(TestTask::new("task"))
-        .agent(json!({"name": "policy", "model": model, "limits": {"timeout_sec": 1}}));
+        .agent(json!({"name": "policy", "model": model, "limits": {"timeout_sec": 5}}));
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
     error: no training samples in jobs/job: 1 rollout ended by timeout_reached

@@ -147,8 +147,8 @@ pub fn an_agent_killed_by_a_signal_is_agent_execution_failed_naming_the_signal(s
 }
 
 pub fn a_slow_agent_is_agent_execution_timeout_and_everything_it_started_is_gone(suite: &Suite) {
-    let script = "setsid sh -c 'while :; do i=$((i + 1)); echo $i >> /logs/agent/alive; done' & sleep 600";
-    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 0.5\n").tests(
+    let script = "setsid sh -c 'while :; do echo >> /logs/agent/alive; sleep 0.02; done' & sleep 600";
+    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 3\n").tests(
         "a=$(stat -c %s /logs/agent/alive); sleep 0.3; b=$(stat -c %s /logs/agent/alive)\n\
          if [ -n \"$a\" ] && [ \"$a\" = \"$b\" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
     );

@@ -13,13 +13,16 @@ use super::support::{Container, until};
 
 const SOON: Duration = Duration::from_millis(500);
 
+/// A deadline that a command reaches, after it has started all its processes also on a busy machine.
+const LATER: Duration = Duration::from_secs(3);
+
 /// Something that no terminal, group or parent leads to any more.
 const DAEMON: &str = "(setsid bash -c '(setsid sleep 4242 > /dev/null 2>&1 &)' > /dev/null 2>&1 &)";
 
 #[tokio::test]
 async fn a_deadline_kills_detached_grandchildren() {
     let container = Container::start().await;
-    let ran = container.bash_within(&format!("echo before; {DAEMON}; sleep 4242"), SOON).await;
+    let ran = container.bash_within(&format!("echo before; {DAEMON}; sleep 4242"), LATER).await;
     assert_eq!((ran.exit.outcome, ran.text()), (Outcome::TimedOut, "before\n"));
     assert_eq!(container.guest.survivors().await.unwrap(), Vec::<String>::new());
 }
