@@ -263,6 +263,7 @@ pub fn expanded_mapping() -> Form<Map<String, Json>> {
 pub fn section<S: Settings>() -> Form<S::Value> {
     Form::written("mapping", object::<S>, |section, key| S::read(&section.section_or_empty::<S>(key)))
         .recorded(|value, written| Json::Object(S::record(value, written)))
+        .leaving_out::<S>()
         .or_with(|| S::defaults().expect("a section without required keys has defaults"))
 }
 
@@ -277,6 +278,7 @@ pub fn open_section<S: Settings>() -> Form<S::Value> {
 pub fn some_section<S: Settings>() -> Form<S::Value> {
     Form::written("mapping", object::<S>, |section, key| section.settings::<S>(key))
         .recorded(|value, written| Json::Object(S::record(value, written)))
+        .leaving_out::<S>()
 }
 
 /// A list whose entries have this schema.

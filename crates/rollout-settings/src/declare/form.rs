@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    declare::Key,
-    record::plain,
+    declare::{Key, Settings},
+    record::{leave_out_unhashed, plain},
     section::Section,
     tree::{Node, SourceFiles},
 };
@@ -51,6 +51,8 @@ impl<'a> Written<'a> {
 }
 
 type Read<T> = Box<dyn Fn(&Section<'_>, &str) -> Option<T>>;
+/// Removes values from a recorded section.
+pub(super) type LeaveOut = fn(&mut Json);
 type Record<T> = Box<dyn Fn(&T, Written<'_>) -> Json>;
 
 /// The type of a setting, without its name and documentation.
@@ -63,6 +65,7 @@ pub struct Form<T> {
     default: Shown,
     missing: Option<&'static str>,
     hashed: bool,
+    leave_out: Option<LeaveOut>,
     kind: Cow<'static, str>,
     note: &'static str,
     unset: Option<&'static str>,
@@ -113,6 +116,7 @@ impl<T: 'static> Form<T> {
             default: Shown::None,
             missing: None,
             hashed: true,
+            leave_out: None,
             kind: kind.into(),
             note: "",
             unset: None,
@@ -144,6 +148,12 @@ impl<T: 'static> Form<T> {
     /// Omits the value from the hash, because it cannot change a result.
     pub fn unhashed(mut self) -> Self {
         self.hashed = false;
+        self
+    }
+
+    /// Omits the values of a section that its own keys leave out of the hash.
+    pub(crate) fn leaving_out<S: Settings>(mut self) -> Self {
+        self.leave_out = Some(leave_out_unhashed::<S>);
         self
     }
 
@@ -315,7 +325,12 @@ impl<T: 'static> Form<T> {
         read: impl Fn(&Section<'_>, &str) -> Option<U> + 'static,
         record: impl Fn(&U, Written<'_>) -> Json + 'static,
     ) -> Form<U> {
-        Form { schema: self.schema, ..Form::written(self.kind, || Json::Null, read) }.recorded(record)
+        Form {
+            schema: self.schema,
+            leave_out: self.leave_out,
+            ..Form::written(self.kind, || Json::Null, read)
+        }
+        .recorded(record)
     }
 
     fn with_record<U: 'static>(self, record: Option<Record<U>>, into: fn(T) -> U) -> Form<U> {
@@ -328,6 +343,7 @@ impl<T: 'static> Form<T> {
             default: self.default,
             missing: self.missing,
             hashed: self.hashed,
+            leave_out: self.leave_out,
             kind: self.kind,
             note: self.note,
             unset: self.unset,
@@ -371,8 +387,9 @@ impl<T: 'static> Form<T> {
         let others = std::mem::take(&mut self.others);
         let (required, hashed, kind, unset) =
             (self.missing.is_some(), self.hashed, self.kind.clone(), self.unset);
+        let leave_out = self.leave_out;
         let schema = Box::new(move || self.full_schema(doc));
-        let key = Key { name, doc, schema, required, hashed, kind, unset, alias: false };
+        let key = Key { name, doc, schema, required, hashed, leave_out, kind, unset, alias: false };
         std::iter::once(key).chain(others.into_iter().map(|other| other.key)).collect()
     }
 

@@ -24,6 +24,8 @@ pub struct Key {
     pub required: bool,
     /// Whether it can change a result.
     pub hashed: bool,
+    /// For a section: removes the values from its record that cannot change a result.
+    pub(super) leave_out: Option<form::LeaveOut>,
     /// Whether it is an alias of the key before it.
     pub alias: bool,
     pub(super) kind: Cow<'static, str>,

@@ -60,11 +60,15 @@ pub fn redact(record: &mut Json, redactor: &Redactor) {
     }
 }
 
-/// Removes the values from a recorded section that cannot change a result.
+/// Removes the values from a recorded section, and from the sections in it, that cannot change a result.
 pub fn leave_out_unhashed<S: Settings>(record: &mut Json) {
     if let Json::Object(settings) = record {
-        for key in S::keys().iter().filter(|key| !key.hashed) {
-            settings.shift_remove(key.name);
+        for key in S::keys() {
+            if !key.hashed {
+                settings.shift_remove(key.name);
+            } else if let (Some(leave_out), Some(inner)) = (key.leave_out, settings.get_mut(key.name)) {
+                leave_out(inner);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     model::{SET_A_PRICE, unpriced},
 };
 use rollout_core::redact::Redactor;
-use rollout_env::{ConnectError, EnvironmentKeys};
+use rollout_env::ConnectError;
 use rollout_settings::{
     Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, SourceFiles, Value, Written,
     diagnostic::nearest,
@@ -241,7 +241,6 @@ fn hash(record: &Json) -> String {
 pub(crate) fn hashed(record: &Json) -> Json {
     let mut record = record.clone();
     leave_out_unhashed::<JobConfig>(&mut record);
-    record.get_mut("environment").into_iter().for_each(leave_out_unhashed::<EnvironmentKeys>);
     for agent in record.get_mut("agents").and_then(Json::as_array_mut).into_iter().flatten() {
         agent.get_mut("model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);
     }

@@ -318,6 +318,13 @@ fn the_hash_covers_what_can_change_a_result() {
     for other in ["n_attempts: 2\n", "verifier: {env: {A: b}}\n", "environment: {type: native}\n"] {
         assert_ne!(hash(other), base, "{other}");
     }
+    let limited = |more: &str| hash(&format!("gateway: {{max_calls: 5{more}}}\n"));
+    for same in ["rate_limit: {requests_per_minute: 6}", "max_concurrent_calls: 2", "max_retries: 1"] {
+        assert_eq!(limited(&format!(", {same}")), limited(""), "{same}");
+    }
+    for other in ["max_cost: 1", "provider_tools: true"] {
+        assert_ne!(limited(&format!(", {other}")), limited(""), "{other}");
+    }
 }
 
 #[test]
