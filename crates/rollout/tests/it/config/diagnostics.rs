@@ -14,6 +14,17 @@ fn refused_with(more: &str) -> String {
 }
 
 #[test]
+fn a_job_file_that_is_missing_is_reported_with_a_similar_name() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("job.yaml"), "").unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "").unwrap();
+    let missing = |name: &str| load_job(&dir.path().join(name), &[], &|_| None).unwrap_err().to_string();
+    let similar = format!("did you mean {}?", dir.path().join("job.yaml").display());
+    assert!(missing("jobs.yaml").contains(&similar), "{}", missing("jobs.yaml"));
+    assert!(!missing("notes.tx").contains("did you mean"), "{}", missing("notes.tx"));
+}
+
+#[test]
 fn files_that_cannot_be_read_are_one_problem() {
     let dir = tempfile::tempdir().unwrap();
     let none = |_: &str| None;
