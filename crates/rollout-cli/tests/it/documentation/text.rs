@@ -82,6 +82,55 @@ fn links_lead_to_files_and_headings() {
     assert_eq!(broken, Vec::<String>::new(), "these links lead nowhere");
 }
 
+/// The part of a page from a heading to the next.
+fn part(page: &str, heading: &str) -> String {
+    let text = read(page);
+    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).expect("the heading exists");
+    rest.split("\n## ").next().unwrap_or(rest).to_owned()
+}
+
+#[test]
+fn the_example_of_a_new_setting_is_as_in_the_code() {
+    let part = part("CONTRIBUTING.md", "Adding a setting");
+    let block = part.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let code = read("crates/rollout/src/config/job.rs");
+    let mut rest = code.as_str();
+    for excerpt in block.split("…\n").map(str::trim).filter(|excerpt| !excerpt.is_empty()) {
+        let (_, after) =
+            rest.split_once(excerpt).unwrap_or_else(|| panic!("job.rs has no longer: {excerpt}"));
+        rest = after;
+    }
+}
+
+#[test]
+fn the_walks_through_the_code_name_files_that_exist() {
+    let walks = part("ARCHITECTURE.md", "Four walks through the code");
+    let (mut dirs, mut files) = (vec![repository().join("crates")], Vec::new());
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { dirs.push(path) } else { files.push(path) }
+        }
+    }
+    let named = walks.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
+    let missing: Vec<_> = named.filter(|name| !files.iter().any(|file| file.ends_with(name))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+    let steps = walks.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
+    assert!((1..=20).contains(&steps), "the walk of a container trial has {steps} files");
+}
+
+#[test]
+fn the_architecture_lists_the_modules_of_the_library() {
+    let listed = part("ARCHITECTURE.md", "Layers");
+    let code = read("crates/rollout/src/lib.rs");
+    let modules = code.lines().filter_map(|line| {
+        let line = line.strip_prefix("pub ").unwrap_or(line);
+        line.strip_prefix("mod ")?.strip_suffix(';')
+    });
+    let missing: Vec<_> = modules.filter(|name| !listed.contains(&format!("\n| `{name}` |"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
 /// What `--help` prints for a command.
 fn help(command: &[&str]) -> Option<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_rollout")).args(command).arg("--help").output().unwrap();
