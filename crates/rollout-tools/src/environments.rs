@@ -92,6 +92,14 @@ impl Environments {
         provider.create(spec).await.map_err(|error| failed(&error))
     }
 
+    /// Waits until the files of ended environments are removed, so that the server does not exit before.
+    pub(crate) async fn settle(&self) {
+        let Some(provider) = self.provider.get() else { return };
+        for left in provider.settle().await {
+            tracing::warn!("{left}");
+        }
+    }
+
     fn not_connected(&self, error: &ConnectError) -> ToolError {
         let mut text = format!("{} cannot run: {error}", self.kind);
         let mut cause = std::error::Error::source(error);

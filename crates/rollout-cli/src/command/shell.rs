@@ -1,7 +1,8 @@
 //! `rollout shell` and `rollout attach`: a shell in a new or a preserved environment.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +15,7 @@ use rollout::{
     task::{Task, load_task},
 };
 
-use super::run;
+use super::{run, warnings::line};
 use crate::{
     args::{Attach, Shell, ShellEnvironment},
     engine::{self, Found},
@@ -52,6 +53,14 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     if task.compose.as_ref().is_some_and(|compose| compose.sidecars().next().is_some()) {
         super::print(&paint(DIM, "only the service `main` of docker-compose.yaml is started"))?;
     }
+    let ended = in_environment(args, &task, provider.as_ref()).await;
+    for message in provider.settle().await {
+        writeln!(anstream::stderr().lock(), "{}", line(provider.name(), &message))?;
+    }
+    ended.map(|()| Exit::Success)
+}
+
+async fn in_environment(args: &Shell, task: &Task, provider: &dyn Provider) -> Result<(), Failure> {
     let scratch = tempfile::tempdir()?;
     let log = scratch.path().join("build.txt");
     let origin = Origin { job: "shell", trial: task.name.as_str() };
@@ -66,7 +75,7 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     };
     let environment = provider.create(spec).await?;
     let session = async {
-        copy_files(environment.as_ref(), &task, args.with_tests).await?;
+        copy_files(environment.as_ref(), task, args.with_tests).await?;
         super::print(&paint(
             DIM,
             "the instruction is in /tmp/instruction.md; changes are discarded when you exit",
@@ -76,7 +85,7 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     let session = session.await;
     environment.destroy().await?;
     session?.close();
-    Ok(Exit::Success)
+    Ok(())
 }
 
 /// Starts the requested provider, or the default provider of a job.

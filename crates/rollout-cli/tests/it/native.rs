@@ -373,6 +373,10 @@ fn files_that_cannot_be_removed_are_named_at_the_end_of_the_job_and_clean_remove
     assert!(warning.contains(&*left[0].to_string_lossy()), "{warning}");
     assert!(warning.contains("/immutable: Operation not permitted"), "{warning}");
     assert!(warning.ends_with("`rollout clean` tries again"), "{warning}");
+    let result: Value = serde_json::from_slice(&fs::read(job.dir().join("result.json")).unwrap()).unwrap();
+    assert_eq!(result["teardown_warnings"], json!([warning.trim_start_matches("warning: ")]));
+    let at = |line: &str| said.find(line).unwrap_or(usize::MAX);
+    assert!(at(warning) < at("agent  dataset"), "the summary comes last: {said}");
     assert_eq!(trial(&job, "agent/set/task__1")["error"], Value::Null);
 }
 

@@ -116,6 +116,10 @@ impl Resource for Code {
         };
         Ok(Box::new(CodeSession::new(Arc::clone(&self.0), image.to_owned(), seed)))
     }
+
+    async fn close(&self) {
+        self.0.environments.settle().await;
+    }
 }
 
 impl Shared {

@@ -72,6 +72,10 @@ impl Resource for Desktops {
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
         Ok(Box::new(self.start(config).await?))
     }
+
+    async fn close(&self) {
+        self.environments.settle().await;
+    }
 }
 
 fn tools() -> Vec<ToolSpec> {

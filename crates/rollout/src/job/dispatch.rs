@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::FutureExt as _;
 use jiff::Timestamp;
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -27,6 +27,7 @@ use super::{
     provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    run::settle,
     saved_rows::SavedRows,
     sections::Sections,
     spending::Spending,
@@ -51,24 +52,14 @@ const MAX_WAITING_BYTES: usize = 8 << 20;
 const METADATA_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Job {
-    /// Runs the job to its end, and sends events to `events`.
-    ///
-    /// Every trial whose end is reported is saved on disk.
-    pub fn run(
-        self,
-        events: UnboundedSender<Event>,
-        cancel: Cancel,
-    ) -> BoxFuture<'static, Result<JobResult, JobError>> {
-        Box::pin(self.dispatch(events, cancel))
-    }
-
-    async fn dispatch(
+    /// Runs the trials, and writes their results.
+    pub(super) async fn dispatch(
         mut self,
-        events: UnboundedSender<Event>,
+        events: &UnboundedSender<Event>,
         cancel: Cancel,
     ) -> Result<JobResult, JobError> {
         if let Some(ended_at) = self.settled_at {
-            return self.report_again(ended_at, &events).await;
+            return self.report_again(ended_at, events).await;
         }
         let gateway = gateway::start(&self.plan).await?;
         let installs = Arc::new(self.installs().await);
@@ -176,6 +167,9 @@ impl Job {
 
         let ended_at = Timestamp::now();
         let seconds = history.seconds + clock.elapsed().as_secs_f64();
+        // After an immediate cancel, the result is written first.
+        let is_urgent = cancel.now.is_cancelled();
+        let teardown_warnings = if is_urgent { Vec::new() } else { settle(&*settling, events).await };
         let times = Times {
             started_at: history.first_start.unwrap_or(run_started_at),
             ended_at,
@@ -210,7 +204,14 @@ impl Job {
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
                 journal.push(&JournalEntry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
-                let file = ResultFile::new(&plan, &rows, &report, &result, provenance.as_deref());
+                let file = ResultFile::new(
+                    &plan,
+                    &rows,
+                    &report,
+                    &result,
+                    provenance.as_deref(),
+                    &teardown_warnings,
+                );
                 atomic::write_json(&dir.result(), &file)?;
             }
             Ok::<_, JobError>(result)
@@ -218,8 +219,6 @@ impl Job {
         .await
         .map_err(JobError::panicked)??;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
-        let warnings = settling.settle().await.into_iter().map(|message| Event::Warning { message });
-        warnings.for_each(|warning| drop(events.send(warning)));
         Ok(result)
     }
 }

@@ -25,6 +25,7 @@ mod recorder;
 mod regrade;
 mod resume;
 pub(crate) mod rollouts;
+mod run;
 mod saved;
 mod saved_rows;
 mod sections;

@@ -29,7 +29,7 @@ impl Job {
         for message in std::mem::take(&mut self.warnings) {
             let _ = events.send(Event::Warning { message });
         }
-        let Self { plan, provider, name, sections, rows, history, mut collector, .. } = self;
+        let Self { plan, name, sections, rows, history, mut collector, .. } = self;
         let result = tokio::task::spawn_blocking(move || {
             let seconds = history.seconds;
             if let (Some(collector), Some(section)) = (&mut collector, sections.iter().next()) {
@@ -42,9 +42,6 @@ impl Job {
         .await
         .map_err(JobError::panicked)?;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
-        for message in provider.settle().await {
-            let _ = events.send(Event::Warning { message });
-        }
         Ok(result)
     }
 }

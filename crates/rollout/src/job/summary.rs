@@ -208,6 +208,8 @@ pub(super) struct ResultFile<'a> {
     model_calls: CallTotals,
     restarted_trials: u64,
     incomplete_log_trials: u64,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    teardown_warnings: &'a [String],
     total_duration_sec: f64,
     #[serde(with = "rollout_core::moment")]
     started_at: Timestamp,
@@ -251,6 +253,7 @@ impl<'a> ResultFile<'a> {
         report: &'a Report<PlanReport<'a>>,
         result: &'a JobResult,
         provenance: Option<&'a Provenance>,
+        teardown_warnings: &'a [String],
     ) -> Self {
         let totals = &result.totals;
         let metrics = &plan.config().metrics;
@@ -293,6 +296,7 @@ impl<'a> ResultFile<'a> {
             model_calls: totals.model_calls,
             restarted_trials: totals.restarted_trials,
             incomplete_log_trials: totals.incomplete_log_trials,
+            teardown_warnings,
             total_duration_sec: result.total_duration_sec,
             started_at: result.started_at,
             ended_at: result.ended_at,
