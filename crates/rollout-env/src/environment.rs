@@ -404,8 +404,8 @@ pub trait Environment: Send + Sync {
     /// Watches the files that are in a directory now, and others that may appear, and continues processes that
     /// were [held](Self::hold).
     ///
-    /// `false` if the provider does not support it: then tests are compared with their originals, and the
-    /// writer of a reward is unknown.
+    /// `false` if the provider does not support it: then processes that the agent left running are killed before
+    /// the tests.
     async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
         let _ = (tree, files);
         Ok(false)

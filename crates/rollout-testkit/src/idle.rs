@@ -23,13 +23,19 @@ pub struct IdleProvider;
 #[derive(Debug, Default)]
 pub struct SilentProvider;
 
-/// Creates environments in which no process is ever seen, and counts how often all processes are killed.
+/// Creates environments in which the same processes are always seen, and counts how often all processes are killed.
 #[derive(Debug, Default)]
 pub struct KillCounter {
     kills: Arc<AtomicU64>,
+    seen: Vec<String>,
 }
 
 impl KillCounter {
+    /// Shows these commands as running processes.
+    pub fn seeing(commands: &[&str]) -> Self {
+        Self { seen: commands.iter().map(|&command| command.to_owned()).collect(), ..Self::default() }
+    }
+
     /// The number of kills in all its environments.
     pub fn kills(&self) -> u64 {
         self.kills.load(Ordering::Relaxed)
@@ -39,6 +45,7 @@ impl KillCounter {
 struct Idle {
     can_verify: bool,
     kills: Arc<AtomicU64>,
+    seen: Vec<String>,
 }
 
 #[async_trait]
@@ -52,7 +59,7 @@ impl Provider for KillCounter {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: true, kills: Arc::clone(&self.kills) }))
+        Ok(Box::new(Idle { can_verify: true, kills: Arc::clone(&self.kills), seen: self.seen.clone() }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -75,7 +82,7 @@ impl Provider for SilentProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: false, kills: Arc::default() }))
+        Ok(Box::new(Idle { can_verify: false, kills: Arc::default(), seen: Vec::new() }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -98,7 +105,7 @@ impl Provider for IdleProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: true, kills: Arc::default() }))
+        Ok(Box::new(Idle { can_verify: true, kills: Arc::default(), seen: Vec::new() }))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -163,7 +170,7 @@ impl Environment for Idle {
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        Ok(Vec::new())
+        Ok(self.seen.clone())
     }
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {

@@ -2,20 +2,14 @@
 //!
 //! Services are part of many solutions, so processes of the agent run during the tests. A provider that isolates the
 //! verifier keeps them away. In others they are stopped while the tests are copied in, files are watched while the
-//! tests run, and the processes are killed before the reward is read, so that any change is found. Without such
-//! processes, nothing of this happens.
+//! tests run, and the processes are killed before the reward is read, so that any change is found. If a provider cannot
+//! watch files, the processes are killed before the tests. Without such processes, nothing of this happens.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use super::{calls::required, failure::Failure};
-use rollout_core::{event::Phase, redact::Redactor, result::ErrorType, text::listed};
-use rollout_env::{
-    CopyOut, Environment, EnvironmentError, FileChange, FileChangeKind as Kind, blocking::blocking,
-};
+use rollout_core::{event::Phase, result::ErrorType, text::listed};
+use rollout_env::{Environment, EnvironmentError, FileChange, FileChangeKind as Kind};
 
 /// The directory of the tests in an environment.
 pub(super) const TESTS_DIR: &str = "/tests";
@@ -46,8 +40,6 @@ enum Step {
     Prepared,
     /// The provider watches them.
     Watched,
-    /// The provider cannot watch them.
-    Unwatched,
 }
 
 impl VerdictWatch {
@@ -69,10 +61,11 @@ impl VerdictWatch {
             return Ok(());
         }
         match required_or_refused(environment.watch(TESTS_DIR, &REWARDS).await)? {
-            Ok(watched) => {
-                self.step = if watched { Step::Watched } else { Step::Unwatched };
+            Ok(true) => {
+                self.step = Step::Watched;
                 Ok(())
             }
+            Ok(false) => self.give_up(environment, "the provider cannot watch files").await,
             Err(reason) => self.give_up(environment, &reason).await,
         }
     }
@@ -87,18 +80,14 @@ impl VerdictWatch {
         required(Phase::Verify, environment.kill_all()).await
     }
 
-    /// Kills the processes that the agent left running, after the tests, and looks for changes. `tests` are the
-    /// originals.
-    pub(super) async fn end(&mut self, environment: &dyn Environment, tests: &Path) -> Result<(), Failure> {
+    /// Kills the processes that the agent left running, after the tests, and looks for changes.
+    pub(super) async fn end(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         let phase = Phase::Verify;
-        if !matches!(self.step, Step::Watched | Step::Unwatched) {
+        if self.step != Step::Watched {
             return Ok(());
         }
         required(phase, environment.kill_all()).await?;
-        let mut found = match self.step {
-            Step::Watched => evidence(&required(phase, environment.changes()).await?),
-            _ => compare(environment, tests).await?,
-        };
+        let mut found = evidence(&required(phase, environment.changes()).await?);
         if found.is_empty() {
             return Ok(());
         }
@@ -169,49 +158,6 @@ fn evidence(changes: &[FileChange]) -> Vec<String> {
     found
 }
 
-/// Compares the tests in an environment with their originals, if they were not watched.
-async fn compare(environment: &dyn Environment, tests: &Path) -> Result<Vec<String>, Failure> {
-    let internal = |error: io::Error| {
-        Failure::new(ErrorType::InternalError, format!("cannot compare the tests: {error}"))
-    };
-    let copy = blocking(tempfile::tempdir).await.map_err(internal)?;
-    // The originals contain no secrets of the job, so nothing is masked.
-    let redactor = Redactor::default();
-    let out = CopyOut { source: TESTS_DIR, first: None, target: copy.path(), redactor: &redactor };
-    let report = required(Phase::Verify, environment.copy_from(out)).await?;
-    let tests = tests.to_owned();
-    let changed = blocking(move || {
-        let mut changed = Vec::new();
-        differences(&tests, copy.path(), Path::new(""), &mut changed)?;
-        Ok(changed)
-    });
-    let changed = changed.await.map_err(internal)?.into_iter().filter(|path| {
-        let path = path.to_string_lossy();
-        !report.skipped.iter().any(|skipped| skipped.starts_with(&*path))
-    });
-    Ok(changed.map(|path| format!("{TESTS_DIR}/{} was changed", path.display())).collect())
-}
-
-/// The regular files that differ in a copy.
-fn differences(original: &Path, copy: &Path, below: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(original.join(below))? {
-        let entry = entry?;
-        let path = below.join(entry.file_name());
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            differences(original, copy, &path, changed)?;
-        } else if kind.is_file() {
-            let found = copy.join(&path);
-            let same = fs::symlink_metadata(&found).is_ok_and(|found| found.is_file())
-                && fs::read(&found)? == fs::read(entry.path())?;
-            if !same {
-                changed.push(path);
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,23 +226,5 @@ mod tests {
         /tests/test.sh was written
         /logs/verifier/reward.txt was written 2 times, but the tests write it only once
         ");
-    }
-
-    #[test]
-    fn a_copy_of_tests_is_compared_file_by_file_and_may_have_more_files() {
-        let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for dir in [&original, &copy] {
-            fs::create_dir(dir.path().join("data")).unwrap();
-            for file in ["test.sh", "data/a", "data/b", "data/c"] {
-                fs::write(dir.path().join(file), file).unwrap();
-            }
-        }
-        fs::write(copy.path().join("data/a"), "other").unwrap();
-        fs::remove_file(copy.path().join("data/b")).unwrap();
-        fs::write(copy.path().join("data/cache"), "").unwrap();
-        let mut changed = Vec::new();
-        differences(original.path(), copy.path(), Path::new(""), &mut changed).unwrap();
-        changed.sort();
-        assert_eq!(changed, [Path::new("data/a"), Path::new("data/b")]);
     }
 }

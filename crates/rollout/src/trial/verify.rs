@@ -211,7 +211,7 @@ async fn grade(
     let mut env = context.tests_environment();
     env.extend(variables(&context.step.verifier_env));
     let ended = script::run(context, environment, &script, &env, context.timeouts.verify).await?;
-    watch.end(environment, tests.path()).await?;
+    watch.end(environment).await?;
     if !config.ignores_exit_code(is_harbor) || ended.timed_out() {
         ended.check()?;
     }
