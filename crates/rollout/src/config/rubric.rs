@@ -134,7 +134,8 @@ rollout_settings::settings! {
         /// A model that decides whether the answer is correct.
         ///
         /// The score is 1 if the model replies yes, otherwise 0. It has a `model` as [above](#model), and optionally a
-        /// `prompt`, in which `{question}`, `{answer}` and `{response}` are replaced.
+        /// `prompt`, in which `{question}`, `{answer}` and `{response}` are replaced, and `{fence}` by a line of
+        /// backticks that none of these texts contains.
         judge: Option<JudgeKeys> = some_section::<JudgeKeys>().optional(),
         /// A program that scores, and its arguments.
         ///
@@ -164,7 +165,7 @@ rollout_settings::settings! {
         /// A model and its server.
         model: ModelConfig = some_section::<ModelConfig>()
             .required("write the model of the judge, like the `model:` of an agent"),
-        /// Its prompt. `{question}`, `{answer}` and `{response}` are replaced.
+        /// Its prompt. `{question}`, `{answer}`, `{response}` and `{fence}` are replaced.
         prompt: Option<String> = filled().optional(),
     }
 }
