@@ -1,6 +1,6 @@
 //! Tests that reach the agent's environment from one of their own.
 
-use rollout_testkit::{TestJob, TestTask};
+use rollout_testkit::{TestEngine, TestJob, TestTask};
 use serde_json::json;
 
 const SERVE: &str = "cd /app; echo hello > page
@@ -30,6 +30,24 @@ fn separate_tests_reach_a_service_of_the_agent_by_name() {
     let result = job.run().expect(0).trial("agent/set/task__1");
     assert_eq!(result["reward"], 1.0, "{result:#}");
     job.expect_nothing_left();
+}
+
+/// Serves on a fixed port: a container has its own ports.
+const SERVE_IN_CONTAINER: &str = "setsid perl -MIO::Socket::INET -e '
+    my $server = IO::Socket::INET->new(LocalPort => 8080, Listen => 5) or die;
+    open(my $file, \">\", \"/app/port.new\"); print $file 8080; close $file; rename \"/app/port.new\", \"/app/port\";
+    while (my $client = $server->accept) { print $client \"hello\\n\"; close $client }
+' > /dev/null 2>&1 &
+until [ -e /app/port ]; do sleep 0.05; done";
+
+#[test]
+fn separate_tests_reach_a_service_of_the_agent_in_a_container_without_compose() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .on(&TestEngine::shared())
+        .task(TestTask::new("task").config(TASK).tests(ASK))
+        .script(SERVE_IN_CONTAINER);
+    let result = job.run().expect(0).trial("agent/set/task__1");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
 }
 
 #[test]

@@ -66,6 +66,10 @@ macro_rules! conformance_module {
         $crate::conformance_cases! { separate $subject;
             separate_tests_see_the_artifacts_and_nothing_else_of_the_agents_work
             an_agent_that_replaces_programs_or_keeps_processes_gains_nothing_from_separate_tests
+            a_job_can_ask_for_separate_tests_and_name_artifacts
+            a_job_can_keep_tests_in_the_agents_environment
+            a_job_can_name_the_image_of_separate_tests
+            a_task_can_name_the_image_of_separate_tests
             a_missing_artifact_is_noted_and_the_tests_decide
         }
     };
