@@ -268,15 +268,30 @@ fn crates_depend_only_on_crates_below_them() {
             found.unwrap_or_else(|| panic!("{wanted} is missing from the layers"))
         };
         let manifest = fs::read_to_string(krate.join("Cargo.toml")).unwrap();
-        let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));
-        for line in sections.flat_map(str::lines) {
-            let dependency = line.split(['.', ' ', '=']).next().unwrap();
-            if dependency.starts_with("rollout") {
-                let own = name(&krate);
-                assert!(place(dependency) < place(own), "{own} depends on {dependency}, which is above it");
-            }
+        for dependency in dependencies(&manifest) {
+            let own = name(&krate);
+            assert!(place(dependency) < place(own), "{own} depends on {dependency}, which is above it");
         }
     }
+}
+
+/// The crates of the workspace that a manifest names, except for tests.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let sections = manifest.split("\n[").filter(|section| {
+        let heading = section.lines().next().unwrap_or_default();
+        heading.ends_with("dependencies]") && !heading.ends_with("dev-dependencies]")
+    });
+    let names = sections.flat_map(str::lines).map(|line| line.split(['.', ' ', '=']).next().unwrap());
+    names.filter(|name| name.starts_with("rollout")).collect()
+}
+
+#[test]
+fn dependencies_of_all_kinds_except_those_of_tests_are_checked() {
+    let manifest = "[package]\nname = \"rollout-x\"\n\n[dependencies]\nrollout-a.workspace = true\nserde = \"1\"\n\n\
+        [dev-dependencies]\nrollout-b.workspace = true\n\n[build-dependencies]\nrollout-c = { path = \"c\" }\n\n\
+        [target.'cfg(unix)'.dependencies]\nrollout-d.workspace = true\n\n\
+        [target.'cfg(unix)'.dev-dependencies]\nrollout-e.workspace = true\n";
+    assert_eq!(dependencies(manifest), ["rollout-a", "rollout-c", "rollout-d"]);
 }
 
 #[test]
