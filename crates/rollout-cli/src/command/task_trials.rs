@@ -11,8 +11,10 @@ use jiff::Zoned;
 use rollout::{
     config::{DatasetSource, LoadedJob, Override, load_job_record},
     job::{Job, JobError, Plan, Selection},
+    record::{layout::JobDir, saved::SavedJob},
     task::Resolved,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{dataset_argument, execute, free_name, load, run, warnings::TaskWarnings};
@@ -40,9 +42,60 @@ pub(crate) struct TaskTrials<'a> {
     pub output: Answer,
 }
 
+/// What a command finds in the trials of its agents.
+pub(crate) trait TaskReport: Serialize + Send + 'static {
+    /// Shows it to a person.
+    fn render(&self) -> String;
+
+    /// The exit status of the command.
+    fn exit(&self) -> Exit;
+}
+
+/// The words of a command for paths that it cannot report on.
+pub(crate) struct PathHints {
+    /// The paths that it accepts.
+    pub accepted: &'static str,
+    /// The agents without which there is nothing to report.
+    pub agents: &'static str,
+    /// How to run them.
+    pub run: &'static str,
+}
+
+/// Runs the agents unless the path is a job, and prints what `read` finds in the job, if it finds anything.
+pub(crate) async fn report<R: TaskReport>(
+    args: &TaskTrials<'_>,
+    hints: PathHints,
+    read: impl FnOnce(&SavedJob) -> Result<Option<R>, Failure> + Send + 'static,
+) -> Result<Exit, Failure> {
+    let path = args.path;
+    if !path.exists() && !dataset_argument::is_dataset(path) {
+        let failure = Failure::from(format!("{} does not exist", path.display()));
+        return Err(failure.hint(Some(hints.accepted)));
+    }
+    let is_job = JobDir::new(path).journal().is_file();
+    let directory = match is_job {
+        true => path.to_owned(),
+        false => match attempt(args).await? {
+            ControlFlow::Continue(directory) => directory,
+            ControlFlow::Break(exit) => return Ok(exit),
+        },
+    };
+    let found = tokio::task::spawn_blocking(move || read(&SavedJob::open(directory)?)).await??;
+    let Some(found) = found else {
+        let message = format!("{} has no finished trial of the {}", path.display(), hints.agents);
+        return Err(Failure::from(message).hint(Some(hints.run)));
+    };
+    super::print(&match args.output {
+        Answer::Human if is_job => found.render(),
+        Answer::Human => format!("\n{}", found.render()),
+        Answer::Json => serde_json::to_string(&found)?,
+    })?;
+    Ok(found.exit())
+}
+
 /// Runs the agents on the tasks, and returns the directory of the job. If the job was cancelled or stopped, that was
 /// reported, and the command ends.
-pub(crate) async fn attempt(args: &TaskTrials<'_>) -> Result<ControlFlow<Exit, PathBuf>, Failure> {
+async fn attempt(args: &TaskTrials<'_>) -> Result<ControlFlow<Exit, PathBuf>, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output.into());
     let plan = tokio::select! {

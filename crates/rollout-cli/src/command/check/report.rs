@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{LOOK, leaks, leaks::Leak, pins};
 use crate::{
     command::flakes::tally::{Attempts, Tally},
+    command::task_trials::TaskReport,
     exit::{Exit, Failure},
     report::{
         Align, table,
@@ -143,8 +144,13 @@ impl Report {
         }))
     }
 
-    /// The exit status of the command.
-    pub(super) fn exit(&self) -> Exit {
+    fn count(&self) -> String {
+        count(self.tasks.len() as u64, "task")
+    }
+}
+
+impl TaskReport for Report {
+    fn exit(&self) -> Exit {
         match () {
             () if self.nothing_ran => Exit::Wrong,
             () if self.failed == 0 && self.unfinished_trials == 0 => Exit::Success,
@@ -152,8 +158,7 @@ impl Report {
         }
     }
 
-    /// Renders the report as text.
-    pub(super) fn render(&self) -> String {
+    fn render(&self) -> String {
         let heading = ["task", "", "oracle", "nop", "build", "tests", "size"].map(str::to_owned).to_vec();
         let mut rows = vec![heading];
         let passes = |passes: Option<Passes>| match passes {
@@ -199,10 +204,6 @@ impl Report {
         }
         lines.push(format!("{} {}", paint(DIM, "results:"), self.job.display()));
         lines.join("\n")
-    }
-
-    fn count(&self) -> String {
-        count(self.tasks.len() as u64, "task")
     }
 }
 

@@ -15,6 +15,7 @@ use rollout::{
 use serde::Serialize;
 
 use super::tally::{Attempts, Evidence, Tally};
+use crate::command::task_trials::TaskReport;
 use crate::exit::Exit;
 use crate::report::text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, fit, number, paint, percent};
 
@@ -107,35 +108,6 @@ impl Report {
         self.oracle_unsolved.is_empty() && self.nop_passes.is_empty()
     }
 
-    /// The exit status of the command.
-    pub(super) fn exit(&self) -> Exit {
-        match () {
-            () if self.nothing_ran => Exit::Wrong,
-            () if self.is_clean() && self.unfinished_trials == 0 => Exit::Success,
-            () => Exit::Unmet,
-        }
-    }
-
-    /// Renders the report as text.
-    pub(super) fn render(&self) -> String {
-        let mut parts = Vec::new();
-        let lists = [
-            ("tasks that the oracle does not always pass", &self.oracle_unsolved),
-            ("tasks that the nop agent passes", &self.nop_passes),
-        ];
-        for (heading, found) in lists.into_iter().filter(|(_, found)| !found.is_empty()) {
-            let tasks = found.iter().map(Found::render);
-            parts.push([paint(BOLD, heading)].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
-        }
-        if !self.without_solution.is_empty() {
-            let heading = paint(BOLD, "tasks without a solution, not tested with the oracle");
-            let tasks = self.without_solution.iter().map(|task| format!("  {} {task}", paint(ODD, "–")));
-            parts.push([heading].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
-        }
-        parts.push(self.verdict());
-        parts.join("\n\n")
-    }
-
     fn verdict(&self) -> String {
         let tasks = count(self.tasks as u64, "task");
         let results = format!("{} {}", paint(DIM, "results:"), self.job.display());
@@ -179,6 +151,35 @@ impl Report {
         }
         lines.push(results);
         lines.join("\n")
+    }
+}
+
+impl TaskReport for Report {
+    fn exit(&self) -> Exit {
+        match () {
+            () if self.nothing_ran => Exit::Wrong,
+            () if self.is_clean() && self.unfinished_trials == 0 => Exit::Success,
+            () => Exit::Unmet,
+        }
+    }
+
+    fn render(&self) -> String {
+        let mut parts = Vec::new();
+        let lists = [
+            ("tasks that the oracle does not always pass", &self.oracle_unsolved),
+            ("tasks that the nop agent passes", &self.nop_passes),
+        ];
+        for (heading, found) in lists.into_iter().filter(|(_, found)| !found.is_empty()) {
+            let tasks = found.iter().map(Found::render);
+            parts.push([paint(BOLD, heading)].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
+        }
+        if !self.without_solution.is_empty() {
+            let heading = paint(BOLD, "tasks without a solution, not tested with the oracle");
+            let tasks = self.without_solution.iter().map(|task| format!("  {} {task}", paint(ODD, "–")));
+            parts.push([heading].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
+        }
+        parts.push(self.verdict());
+        parts.join("\n\n")
     }
 }
 
