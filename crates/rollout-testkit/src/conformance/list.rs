@@ -260,6 +260,8 @@ macro_rules! conformance_module {
             a_process_that_writes_the_reward_by_another_name_forges_none
             a_process_that_keeps_starting_another_forges_no_reward
             a_process_that_keeps_starting_another_is_ended_before_the_tests
+            a_process_that_keeps_starting_another_in_its_own_memory_forges_no_reward
+            a_process_that_keeps_starting_another_in_its_own_memory_is_ended_before_the_tests
             a_process_that_keeps_starting_another_does_not_outlive_a_timeout
             tests_beside_a_service_may_change_modes_and_add_files
             an_agent_that_has_its_environment_killed_gains_no_second_try

@@ -14,24 +14,43 @@ use crate::{Library, TestJob, TestTask};
 /// Tests that take a while before and after they write the honest reward.
 const HONEST_TESTS: &str = "sleep 0.3\necho 0 > /logs/verifier/reward.txt\nsleep 0.2\nexit 0\n";
 
+/// Waits until the process of an attack runs. Without it, the agent times out, and the attack counts as failed.
+const RUNS: &str = "until [ -e /tmp/runs ]; do sleep 0.01; done\n";
+
 /// A process that keeps forking: the parent exits and the child continues, so its pid changes all the time. The
 /// text is Perl, which runs in each of them; `$dir` is the directory of rewards.
 fn hopper(work: &str) -> String {
     let program = format!(
-        "$dir = \"/logs/verifier\"; setpgrp; \
+        "$dir = \"/logs/verifier\"; setpgrp; open(M, \">\", \"/tmp/runs\"); close M; \
          while (1) {{ my $child = fork; next unless defined $child; exit if $child; {work} }}"
     );
-    format!("perl -e '{program}' > /dev/null 2>&1 < /dev/null &\n")
+    format!("perl -e '{program}' > /dev/null 2>&1 < /dev/null &\n{RUNS}")
 }
 
 /// The attempt of a hopper to forge a reward.
 const FORGE: &str =
     "if (-e \"$dir/reward.txt\") { open(F, \">\", \"$dir/reward.txt\"); print F \"1\\n\"; close F }";
 
+/// A program for x86-64 without libc, because only machine code can go on in the memory of a process that has ended.
+/// In an endless loop it writes `1` to `/logs/verifier/reward.txt` if that exists, calls `clone(CLONE_VM | SIGCHLD)`
+/// without a new stack, which it does not use, and ends, while the child continues.
+const SHARING_HOPPER: &str = "\
+f0VMRgIBAQAAAAAAAAAAAAIAPgABAAAAeABAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAAAAEAAOAABAAAAAAAAAAEAAAAFAAAAAAAAAAAAAAAA
+AEAAAAAAAAAAQAAAAAAA6gAAAAAAAADqAAAAAAAAAAAQAAAAAAAAuAIAAABIjT1KAAAAvgECAAAPBYXAeByJx7gBAAAASI01SwAAALoCAAAA
+DwW4AwAAAA8FuDgAAAC/EQEAADH2MdJFMdJFMcAPBYXAfrO4PAAAADH/DwUvbG9ncy92ZXJpZmllci9yZXdhcmQudHh0ADEK";
+
+fn sharing_hopper() -> String {
+    format!(
+        "base64 -d > /tmp/hopper <<'END'\n{SHARING_HOPPER}\nEND\nchmod +x /tmp/hopper\n\
+         setsid /tmp/hopper > /dev/null 2>&1 < /dev/null &\n"
+    )
+}
+
 /// A process that outlives the agent's script and runs this script.
 fn daemon(script: &str) -> String {
     format!(
-        "cat > /tmp/daemon.sh <<'END'\n{script}\nEND\nsetsid bash /tmp/daemon.sh > /dev/null 2>&1 < /dev/null &\n"
+        "cat > /tmp/daemon.sh <<'END'\ntouch /tmp/runs\n{script}\nEND\n\
+         setsid bash /tmp/daemon.sh > /dev/null 2>&1 < /dev/null &\n{RUNS}"
     )
 }
 
@@ -63,10 +82,10 @@ fn results(job: &TestJob<Library>) -> Vec<Value> {
 fn attack(suite: &Suite, script: &str) {
     for result in results(&job(suite, script)) {
         assert_eq!(result["tries"], 1, "{result:#}");
+        assert!(result["survivors"].as_array().is_some_and(|found| !found.is_empty()), "{result:#}");
         if result["reward"].is_null() {
             assert_eq!(result["error"]["type"], "verifier_failed", "{result:#}");
             assert!(!result["tampering"].as_array().unwrap().is_empty(), "{result:#}");
-            assert!(!result["survivors"].as_array().unwrap().is_empty(), "{result:#}");
         } else {
             assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
         }
@@ -162,6 +181,22 @@ pub fn a_process_that_keeps_starting_another_forges_no_reward(suite: &Suite) {
 
 pub fn a_process_that_keeps_starting_another_is_ended_before_the_tests(suite: &Suite) {
     let job = job(suite, &hopper(FORGE)).set("verifier", json!({"agent_processes": "kill"}));
+    for result in results(&job) {
+        assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
+    }
+}
+
+pub fn a_process_that_keeps_starting_another_in_its_own_memory_forges_no_reward(suite: &Suite) {
+    if cfg!(target_arch = "x86_64") {
+        attack(suite, &sharing_hopper());
+    }
+}
+
+pub fn a_process_that_keeps_starting_another_in_its_own_memory_is_ended_before_the_tests(suite: &Suite) {
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let job = job(suite, &sharing_hopper()).set("verifier", json!({"agent_processes": "kill"}));
     for result in results(&job) {
         assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
     }
