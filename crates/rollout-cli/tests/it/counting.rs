@@ -127,6 +127,23 @@ fn the_threshold_of_a_dataset_decides_everywhere_what_is_solved() {
     assert_eq!(lines.next().unwrap().split(',').nth(place), Some("true"));
     let again = job.rollout(&["resume", "jobs/job", "--rerun", "unsolved"]).expect(0);
     assert!(!again.stdout().contains("[1/1]"), "a solved trial is not run again:\n{}", again.stdout());
+
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let compared = job.rollout(&["compare", "jobs/job", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(json(&compared.stdout())["sides"][0]["headline"]["solved"], 1);
+    let flakes = job.rollout(&["flakes", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(json(&flakes.stdout())["oracle_unsolved"], json!([]));
+    job.rollout(&["export", "eval-log", "jobs/job", "-o", "log"]).expect(0);
+    let episode = job.root().join("log/oracle/set/episodes/task__1/episode_record.json");
+    assert_eq!(json(&std::fs::read_to_string(episode).unwrap())["success"], true);
+    job.rollout(&["export", "eee", "jobs/job", "-o", "eee"]).expect(0);
+    let samples = std::fs::read_dir(job.root().join("eee/data/set/unknown/oracle")).unwrap();
+    let mut samples = samples.map(|file| file.unwrap().path());
+    let samples = samples.find(|path| path.to_string_lossy().ends_with("_samples.jsonl")).unwrap();
+    assert_eq!(json(&std::fs::read_to_string(samples).unwrap())["evaluation"]["is_correct"], true);
+    job.rollout(&["view", "jobs/job", "--export", "report"]).expect(0);
+    let solved = std::fs::read_to_string(job.root().join("report/jobs/job/trials-solved-1.html")).unwrap();
+    assert!(solved.contains("task__1"), "{solved}");
 }
 
 #[test]
