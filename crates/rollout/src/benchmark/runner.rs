@@ -81,7 +81,7 @@ impl AgentRunner {
 
     /// Sends no system prompt, instead of the default one, if the configuration has none.
     #[must_use]
-    pub fn without_system_prompt(self) -> Self {
+    pub(crate) fn without_system_prompt(self) -> Self {
         Self { no_system_prompt: true, ..self }
     }
 

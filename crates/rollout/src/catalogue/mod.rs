@@ -25,7 +25,7 @@ const DEFINITIONS: [(&str, &str); 9] = [
 ];
 
 /// The URLs of the public registries of tasks, in the order in which they are searched.
-pub fn public_registries() -> impl Iterator<Item = &'static str> {
+pub(crate) fn public_registries() -> impl Iterator<Item = &'static str> {
     REGISTRIES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 

@@ -305,7 +305,7 @@ impl RolloutConfig {
     }
 
     /// The directory of the results: `output_dir`, or `rollout_results`.
-    pub fn results_dir(&self) -> &Path {
+    pub(crate) fn results_dir(&self) -> &Path {
         self.output_dir.as_deref().unwrap_or(Path::new(RESULTS))
     }
 

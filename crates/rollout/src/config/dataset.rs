@@ -62,7 +62,7 @@ impl TaskFilter {
     }
 
     /// The patterns that match none of these names.
-    pub fn unmatched<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn unmatched<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
         let all = self.include.iter().chain(&self.exclude);
         all.filter(|glob| !names.iter().any(|name| glob.is_match(name))).map(|glob| glob.glob().glob())
     }

@@ -221,7 +221,7 @@ impl Default for RetryConfig {
 
 impl RetryConfig {
     /// How long to wait after a failed try, counted from 1; none after the last one.
-    pub fn delay_after(&self, failed_try: u32) -> Option<Duration> {
+    pub(crate) fn delay_after(&self, failed_try: u32) -> Option<Duration> {
         if failed_try >= self.max_attempts.get() {
             return None;
         }

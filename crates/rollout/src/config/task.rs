@@ -141,12 +141,12 @@ pub struct TaskBounds {
 
 impl TaskConfig {
     /// The image that has the tests in it, if the task names one.
-    pub fn tests_image(&self) -> Option<&str> {
+    pub(crate) fn tests_image(&self) -> Option<&str> {
         self.verifier_own_environment.as_ref()?.docker_image.as_deref()
     }
 
     /// Whether test.sh runs in a separate environment, if the job does not decide.
-    pub fn is_separate(&self) -> bool {
+    pub(crate) fn is_separate(&self) -> bool {
         match self.verifier_environment {
             Some(mode) => mode == VerifierEnvironment::Separate,
             None => self.verifier_image.is_some() || self.verifier_own_environment.is_some(),
