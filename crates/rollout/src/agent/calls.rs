@@ -414,7 +414,7 @@ mod tests {
             (vec![work(), failed(2, plain("do it"))], Some(true)),
             (vec![work(), failed(2, with_tools("this was done so far"))], Some(true)),
             (vec![answered(1, plain("a title")), failed(2, with_tools("do it"))], Some(true)),
-            // An agent without tools: which call is which cannot be told.
+            // An agent without tools: nothing distinguishes its calls.
             (vec![answered(1, plain("do it")), title()], Some(true)),
         ] {
             let calls = read(&calls);

@@ -63,8 +63,8 @@ impl Builder {
         }
     }
 
-    /// What is said to the model: the prompt, or between turns.
-    pub(super) fn told(&mut self, message: Message) {
+    /// Adds a message to the model: a part of the prompt, or one between turns.
+    pub(super) fn input(&mut self, message: Message) {
         if !self.fits(message.text().len()) {
             return;
         }

@@ -18,7 +18,7 @@ pub(super) fn event(log: &mut Builder, event: &Value) {
         // Claude Code writes about errors as if they were responses.
         "assistant" if message["model"] == "<synthetic>" => {}
         "assistant" => response(log, message),
-        "user" => told(log, message),
+        "user" => input(log, message),
         "tool_call" => tool_call(log, event),
         "result" => result(log, event),
         _ => {}
@@ -52,14 +52,14 @@ fn response(log: &mut Builder, message: &Value) {
     }
 }
 
-fn told(log: &mut Builder, message: &Value) {
+fn input(log: &mut Builder, message: &Value) {
     if let Some(text) = message["content"].as_str() {
-        return log.told(Message::user(text));
+        return log.input(Message::user(text));
     }
     for block in list(&message["content"]) {
         match string(&block["type"]) {
             "tool_result" => log.answer(string(&block["tool_use_id"]), text_of(&block["content"])),
-            "text" => log.told(Message::user(string(&block["text"]))),
+            "text" => log.input(Message::user(string(&block["text"]))),
             _ => {}
         }
     }

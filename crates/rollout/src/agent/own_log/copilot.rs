@@ -12,8 +12,8 @@ pub(super) fn event(log: &mut Builder, event: &Value) {
         return;
     }
     match string(&event["type"]) {
-        "system.message" => log.told(Message::system(string(&data["content"]))),
-        "user.message" => log.told(Message::user(string(&data["content"]))),
+        "system.message" => log.input(Message::system(string(&data["content"]))),
+        "user.message" => log.input(Message::user(string(&data["content"]))),
         "assistant.turn_start" => log.turn(None),
         "assistant.message" => {
             log.model(data["model"].as_str());

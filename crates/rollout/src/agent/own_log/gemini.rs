@@ -8,7 +8,7 @@ use rollout_core::{message::Message, result::AgentUsage};
 pub(super) fn event(log: &mut Builder, event: &Value) {
     match string(&event["type"]) {
         "init" => log.model(event["model"].as_str()),
-        "message" if event["role"] == "user" => log.told(Message::user(string(&event["content"]))),
+        "message" if event["role"] == "user" => log.input(Message::user(string(&event["content"]))),
         "message" => log.text(string(&event["content"])),
         "tool_use" => log.call(string(&event["tool_id"]), string(&event["tool_name"]), &event["parameters"]),
         "tool_result" => {

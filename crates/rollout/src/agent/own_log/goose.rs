@@ -19,15 +19,15 @@ pub(super) fn event(log: &mut Builder, event: &Value) {
 }
 
 fn message(log: &mut Builder, message: &Value) {
-    let told = message["role"] == "user";
+    let is_input = message["role"] == "user";
     // The parts of a response have the same id.
-    if let Some(id) = message["id"].as_str().filter(|_| !told) {
+    if let Some(id) = message["id"].as_str().filter(|_| !is_input) {
         log.turn(Some(id));
     }
     for part in list(&message["content"]) {
         let id = string(&part["id"]);
         match string(&part["type"]) {
-            "text" if told => log.told(Message::user(string(&part["text"]))),
+            "text" if is_input => log.input(Message::user(string(&part["text"]))),
             "text" => log.text(string(&part["text"])),
             "thinking" => log.reasoning(string(&part["thinking"])),
             "toolRequest" => {

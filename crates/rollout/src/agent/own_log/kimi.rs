@@ -8,7 +8,7 @@ use rollout_core::{message::Message, response::TokenUsage};
 
 pub(super) fn event(log: &mut Builder, event: &Value) {
     match string(&event["role"]) {
-        "user" => log.told(Message::user(text_of(&event["content"]))),
+        "user" => log.input(Message::user(text_of(&event["content"]))),
         "assistant" => {
             log.turn(None);
             log.reasoning(string(&event["reasoning_content"]));

@@ -27,8 +27,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<OwnLog, OwnLogError> {
 fn message(log: &mut Builder, message: &Value) {
     let text = text_of(&message["content"]);
     match string(&message["role"]) {
-        "system" => log.told(Message::system(text)),
-        "user" => log.told(Message::user(text)),
+        "system" => log.input(Message::system(text)),
+        "user" => log.input(Message::user(text)),
         "assistant" => {
             let extra = &message["extra"];
             let response = &extra["response"];

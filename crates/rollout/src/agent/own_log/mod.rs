@@ -39,15 +39,15 @@ pub(crate) const MAX_LOG_BYTES: u64 = 32 << 20;
 /// The largest line that is read.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// What an agent's own log has.
+/// The content of an agent's own log.
 #[derive(Debug, Default)]
 pub(crate) struct OwnLog {
     /// The model, or nothing.
     pub(super) model: String,
-    /// What the model was told first. Several agents do not log it.
+    /// The first messages to the model. Several agents do not log them.
     pub(super) prompt: Messages,
     pub(super) turns: Vec<Turn>,
-    /// What the agent reports to have used.
+    /// The usage that the agent reports.
     pub(crate) usage: Option<AgentUsage>,
 }
 
@@ -57,12 +57,12 @@ impl OwnLog {
         !self.turns.is_empty()
     }
 
-    /// Whether it has what the model was told first.
+    /// Whether it has the first messages to the model.
     pub(crate) fn has_prompt(&self) -> bool {
         !self.prompt.is_empty()
     }
 
-    /// Sets what the model was told first.
+    /// Sets the first message to the model.
     pub(crate) fn set_prompt(&mut self, message: Message) {
         self.prompt = message.into();
     }

@@ -15,7 +15,7 @@ pub(super) fn event(log: &mut Builder, event: &Value) {
                 log.reasoning(string(&message["reasoning_content"]));
                 log.text(&text);
             } else {
-                log.told(Message::user(text));
+                log.input(Message::user(text));
             }
         }
         "ActionEvent" => {
