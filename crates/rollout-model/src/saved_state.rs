@@ -12,7 +12,7 @@ use crate::{
 use rollout_core::{
     message::Role,
     response::Response,
-    row::{OutputError, RolloutOutput, STOPPED_BY_TIMEOUT},
+    row::{RolloutOutput, STOPPED_BY_TIMEOUT},
 };
 
 /// Restores the state from a row, as far as the row has it. None if its conversation was not saved.
@@ -83,13 +83,16 @@ pub fn conversation_turns(state: &State) -> Vec<TrajectoryStep> {
 /// Replaces the scores of a row by those that the rollout got with its whole group.
 ///
 /// Rewards and advantages that the interaction set for single turns are kept: they differ from those of the rollout.
+/// If the infrastructure failed that scores the group, the earlier scores are kept: they were right.
 pub fn replace_scores(row: &mut RolloutOutput, state: &State) {
+    if state.scoring_failure().is_some() {
+        return;
+    }
     let (reward_before, reward) = (row.reward, state.reward.unwrap_or_default());
     let steps = row.columns.get("trajectory").and_then(Value::as_array);
     let first = steps.and_then(|steps| steps.iter().find_map(|step| step.get("advantage")?.as_f64()));
     let advantage_before = row.columns.get("advantage").and_then(Value::as_f64).or(first);
     row.reward = reward;
-    row.error = row.error.take().or_else(|| state.scoring_failure().map(OutputError::from));
     row.metrics = state.metrics.clone().unwrap_or_default();
     if let Some(advantage) = row.columns.get_mut("advantage") {
         *advantage = state.advantage.into();

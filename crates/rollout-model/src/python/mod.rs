@@ -124,9 +124,10 @@ pub enum PythonError {
 }
 
 impl PythonError {
-    /// Whether the process failed or did not answer in time, so that nothing is known of the function's result.
+    /// Whether the function could not be called. A call that times out or ends the process is not among these: the
+    /// response that it scores may be the reason, and would else avoid its score.
     pub(crate) fn is_infrastructure(&self) -> bool {
-        matches!(self, Self::Start { .. } | Self::Timeout { .. } | Self::Ended { .. })
+        matches!(self, Self::Start { .. })
     }
 }
 

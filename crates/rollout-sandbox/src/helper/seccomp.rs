@@ -11,8 +11,9 @@ use seccompiler::{
     apply_filter, sock_filter,
 };
 
-/// `open_tree_attr`, which has one number on every architecture and no name in the C library.
+// Calls that have one number on every architecture, and not always a name in the C library.
 const OPEN_TREE_ATTR: i64 = 467;
+const SET_MEMPOLICY_HOME_NODE: i64 = 450;
 
 /// The newest call that these filters were written for, `file_setattr`. New calls have the same number on every
 /// architecture.
@@ -64,6 +65,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_reboot,
     libc::SYS_request_key,
     libc::SYS_set_mempolicy,
+    SET_MEMPOLICY_HOME_NODE,
     libc::SYS_setdomainname,
     libc::SYS_setns,
     libc::SYS_settimeofday,

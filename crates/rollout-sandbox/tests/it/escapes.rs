@@ -7,7 +7,7 @@ use rollout_sandbox::{ExitStatus, RunningSandbox};
 use crate::common::{Host, Output, command, out, run};
 
 /// Defines `call(number, arguments…)`, which exits with 0 only if a system call succeeds.
-const CALL: &str = "import ctypes, sys\n\
+const CALL: &str = "import ctypes, os, sys\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     def call(*arguments):\n\
     \x20   sys.exit(0 if libc.syscall(*arguments) >= 0 else 1)\n";
@@ -68,7 +68,10 @@ const CALLS: [(&str, &str); 30] = [
     ),
     ("its descriptors", "call(438, libc.syscall(434, 1, 0), 0, 0)"),
     ("open_tree", "call(428, -100, b'/', 1)"),
-    ("open_tree_attr", "call(467, -100, b'/', 1, 0, 0)"),
+    (
+        "open_tree_attr",
+        "libc.syscall(467, -100, b'/', 1, 0, 0); sys.exit(1 if ctypes.get_errno() == 1 else 0)",
+    ),
     ("move_mount", "call(429, -100, b'/tmp', -100, b'/mnt', 0)"),
     ("fsopen", "call(430, b'tmpfs', 0)"),
     ("fspick", "call(433, -100, b'/', 0)"),
@@ -87,7 +90,7 @@ const CALLS: [(&str, &str); 30] = [
     ("init_module", "call(175, 0, 0, b'')"),
     ("kexec_load", "call(246, 0, 0, 0, 0)"),
     ("reboot", "call(169, 0xfee1dead, 672274793, 0x0, 0)"),
-    ("kcmp", "call(312, 1, 1, 0, 0, 0)"),
+    ("kcmp", "call(312, os.getpid(), os.getpid(), 0, 0, 0)"),
     ("move_pages", "call(279, 0, 0, 0, 0, 0, 0)"),
     ("set_mempolicy", "call(238, 0, 0, 0)"),
     ("sysfs", "call(139, 3)"),

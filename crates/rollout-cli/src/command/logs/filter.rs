@@ -85,29 +85,27 @@ fn step(state: State, byte: u8, kept: &mut Vec<u8>) -> State {
         },
         State::Character(mut bytes) => {
             if !matches!(byte, 0x80..=0xbf) {
-                kept.extend_from_slice(&bytes);
+                // Without its other bytes, the first could make a character with those that follow.
+                kept.extend_from_slice("\u{fffd}".as_bytes());
                 return text(byte, kept);
             }
             bytes.push(byte);
-            if bytes[0] == CONTROL_LEAD || bytes.len() == 3 {
-                character(&bytes, kept)
-            } else {
-                State::Character(bytes)
+            if bytes[0] == DIRECTION_LEAD && bytes.len() < 3 {
+                return State::Character(bytes);
             }
+            let is_safe = str::from_utf8(&bytes).is_ok_and(|character| !character.contains(is_control));
+            if is_safe {
+                kept.extend_from_slice(&bytes);
+            }
+            State::Text
         }
     }
 }
 
-/// A whole character that may be a control character, as UTF-8. Terminals read those of one byte more as the sequences
-/// that begin with an escape character, and some change the direction of the text that follows.
-fn character(bytes: &[u8], kept: &mut Vec<u8>) -> State {
-    match str::from_utf8(bytes).ok().and_then(|text| text.chars().next()) {
-        Some('\u{9b}') => return State::Control(Vec::new()),
-        Some('\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}') => return State::String,
-        Some('\u{80}'..='\u{9f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {}
-        _ => kept.extend_from_slice(bytes),
-    }
-    State::Text
+/// Whether a character of several bytes is a control character, which terminals read like an escape sequence, or
+/// changes the direction of the text that follows.
+fn is_control(c: char) -> bool {
+    matches!(c, '\u{80}'..='\u{9f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn text(byte: u8, kept: &mut Vec<u8>) -> State {
@@ -165,17 +163,20 @@ mod tests {
 
     #[test]
     fn control_characters_of_two_bytes_and_changes_of_direction_are_removed() {
-        for sequence in
-            ["\u{9b}2J", "\u{9d}0;title\u{7}", "\u{90}q\u{1b}\\", "\u{85}", "\u{202e}", "\u{2066}"]
-        {
-            assert_eq!(filtered(&["a", sequence, "b"]), "ab", "{sequence:?}");
+        for c in ["\u{9b}", "\u{9d}", "\u{90}", "\u{85}", "\u{202e}", "\u{2066}"] {
+            assert_eq!(filtered(&["a", c, "2Jb"]), "a2Jb", "{c:?}");
         }
         assert_eq!(filtered(&["\u{a0}é € – ─ \u{200d}"]), "\u{a0}é € – ─ \u{200d}");
         // A character may begin in one chunk and end in the next.
         let mut filter = Filter::default();
-        let chunks = [&b"a\xc2"[..], b"\x9b2Jb\xe2\x80", b"\xaec\xe2", b"\x82\xacd\xc2x"];
+        let chunks = [&b"a\xc2"[..], b"\x9b2Jb\xe2\x80", b"\xaec\xe2", b"\x82\xacd"];
         let kept: Vec<u8> = chunks.iter().flat_map(|chunk| filter.apply(chunk)).collect();
-        assert_eq!(kept, b"abc\xe2\x82\xacd\xc2x");
+        assert_eq!(kept, b"a2Jbc\xe2\x82\xacd");
+        // Bytes around a removed one make no character.
+        for bytes in [&b"\xc2\0\x9b2J"[..], b"\xc2\x1bx\x9b2J", b"\xe2\x80\0\xae"] {
+            let kept = Filter::default().apply(bytes);
+            assert!(!String::from_utf8_lossy(&kept).contains(is_control), "{bytes:?}");
+        }
     }
 
     #[test]
