@@ -44,6 +44,7 @@ until [ -e /app/port ]; do sleep 0.05; done";
 fn separate_tests_reach_a_service_of_the_agent_in_a_container_without_compose() {
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
         .on(&TestEngine::shared())
+        .set("environment", json!({"type": "docker"}))
         .task(TestTask::new("task").config(TASK).tests(ASK))
         .script(SERVE_IN_CONTAINER);
     let result = job.run().expect(0).trial("agent/set/task__1");

@@ -275,7 +275,7 @@ mod tests {
             Start::Waits(text) => text,
             other => panic!("{other:?}"),
         };
-        assert!(waits(PodView::Unseen).contains("seen"));
+        assert!(waits(PodView::Unseen).contains("first state"));
         let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
             "message": "0/3 nodes are available: 3 Insufficient cpu."});
         assert!(waits(view(json!({"conditions": [condition]}))).contains("3 Insufficient cpu"));
