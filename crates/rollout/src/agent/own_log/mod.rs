@@ -102,8 +102,18 @@ pub(crate) enum OwnLogError {
     NoEvents(LogFormat),
     #[error("it has no conversation")]
     NothingFound,
-    #[error("it is not JSON of the expected form: {0}")]
-    NotJson(#[from] serde_json::Error),
+    #[error(
+        "it is not JSON of the expected form (line {line}, column {column}); check `trajectory` of the preset, and the \
+         version of the agent"
+    )]
+    NotJson { line: usize, column: usize },
+}
+
+impl From<serde_json::Error> for OwnLogError {
+    /// Without the text of the error, which can quote the whole log.
+    fn from(error: serde_json::Error) -> Self {
+        Self::NotJson { line: error.line(), column: error.column() }
+    }
 }
 
 /// Reads a log.

@@ -374,3 +374,10 @@ fn the_origin_of_a_conversation_is_recorded() {
     );
     assert_eq!(file["turns"][0]["response"]["message"]["content"], "Done.");
 }
+
+#[test]
+fn the_error_of_a_log_quotes_nothing_of_it() {
+    let log = format!("{{\n\"messages\": \"{}\"}}", "x".repeat(1 << 20));
+    let error = read(LogFormat::MiniSweAgent, log.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("(line 2, column ") && !error.contains("xx"), "{}", error.len());
+}
