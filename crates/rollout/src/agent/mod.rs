@@ -26,6 +26,9 @@ pub(crate) const MCP_SERVERS: &str = "/tmp/rollout-mcp-servers";
 /// Where the files of an agent's own log are put together.
 pub(crate) const OWN_LOG: &str = "/tmp/rollout-own-log";
 
+/// Made when the agent's script starts: what is older belongs to an earlier step.
+pub(crate) const BEGAN: &str = "/tmp/rollout-agent-began";
+
 /// Why an agent cannot attempt a task at all.
 pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
     match agent {

@@ -202,7 +202,11 @@ pub(crate) fn execute_script(preset: &PresetConfig, version: &str) -> String {
         Some(_) => format!("export ROLLOUT_MCP_SERVERS={}\n", super::MCP_SERVERS),
         None => String::new(),
     };
-    format!("{}{servers}{}", prelude(version), preset.execute)
+    let began = match own_log_files(preset) {
+        Some(_) => format!("rm -rf {0}\ntouch {0}\n", super::BEGAN),
+        None => String::new(),
+    };
+    format!("{}{began}{servers}{}", prelude(version), preset.execute)
 }
 
 /// What [`skills_script`] prints in the end.
@@ -216,10 +220,15 @@ pub(crate) fn skills_script(source: &str, target: &str) -> String {
     )
 }
 
+/// The files of the agent's own log that are read, as a pattern of the shell.
+fn own_log_files(preset: &PresetConfig) -> Option<&'static str> {
+    preset.trajectory.and_then(LogFormat::files)
+}
+
 /// The script that copies the agent's own logs to where they are collected, and puts together those that Rollout reads;
 /// none if it has no others.
 pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
-    let read = preset.trajectory.and_then(LogFormat::files);
+    let read = own_log_files(preset);
     if preset.logs.is_empty() && read.is_none() {
         return None;
     }
@@ -228,13 +237,19 @@ pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
         script.push_str(&format!("for found in {path}; do cp -R \"$found\" /logs/agent/; done\n"));
     }
     if let Some(files) = read {
-        let (target, most) = (super::OWN_LOG, super::own_log::MAX_LOG_BYTES);
-        script.push_str(&format!(
-            "rm -rf {target}\nfor found in {files}; do cat \"$found\"; echo; done | head -c {most} > {target}\n"
-        ));
+        script.push_str(&own_log_script(files, super::BEGAN, super::OWN_LOG));
     }
     script.push_str("exit 0\n");
     Some(script)
+}
+
+/// Puts the files of an own log together that are not older than the file `began`.
+fn own_log_script(files: &str, began: &str, target: &str) -> String {
+    let most = super::own_log::MAX_LOG_BYTES;
+    format!(
+        "rm -rf {target}\nfor found in {files}; do\n  if [ ! {began} -nt \"$found\" ]; then cat \"$found\"; echo; fi\n\
+         done | head -c {most} > {target}\n"
+    )
 }
 
 /// Asks what the script of an agent started to end. Only these processes have the variable: the script sets it itself.
@@ -320,5 +335,35 @@ mod tests {
         from aider.main import main
         sys.exit(main())
         ");
+    }
+
+    #[test]
+    fn of_an_own_log_only_the_files_of_this_step_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let script = own_log_script(&path("*.jsonl"), &path("began"), &path("target"));
+        let gather = || {
+            let status = std::process::Command::new("bash").args(["-c", &script]).status().unwrap();
+            assert!(status.success(), "{status}");
+            std::fs::read_to_string(path("target")).unwrap()
+        };
+        let at = |name: &str, seconds: u64| {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            let file = std::fs::File::create(path(name)).unwrap();
+            std::io::Write::write_all(&mut &file, name.as_bytes()).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        at("a.jsonl", 1_000);
+        at("b.jsonl", 2_000);
+        at("c.jsonl", 3_000);
+        assert_eq!(gather(), "a.jsonl\nb.jsonl\nc.jsonl\n", "nothing says when the agent started");
+        at("began", 2_000);
+        assert_eq!(gather(), "b.jsonl\nc.jsonl\n");
+    }
+
+    #[test]
+    fn the_start_of_an_agent_is_noted_if_its_files_are_read() {
+        let marks = |name: &str| execute_script(&preset(name).unwrap(), "1").contains(crate::agent::BEGAN);
+        assert!(marks("copilot") && !marks("codex"));
     }
 }
