@@ -243,13 +243,20 @@ pub(crate) fn logs_script(preset: &PresetConfig) -> Option<String> {
     Some(script)
 }
 
-/// Puts the files of an own log together that are not older than the file `began`.
+/// Puts the files of an own log together that are not older than the file `began`. A pipe would never end.
 fn own_log_script(files: &str, began: &str, target: &str) -> String {
     let most = super::own_log::MAX_LOG_BYTES;
     format!(
-        "rm -rf {target}\nfor found in {files}; do\n  if [ ! {began} -nt \"$found\" ]; then cat \"$found\"; echo; fi\n\
+        "rm -rf {target}\nfor found in {files}; do\n  \
+         if [ -f \"$found\" ] && [ ! {began} -nt \"$found\" ]; then cat \"$found\"; echo; fi\n\
          done | head -c {most} > {target}\n"
     )
+}
+
+/// The script that removes what [`logs_script`] put together, before the work of the agent is graded; none if that is
+/// nothing.
+pub(crate) fn forget_script(preset: &PresetConfig) -> Option<String> {
+    own_log_files(preset).map(|_| format!("rm -rf {} {}\n", super::OWN_LOG, super::BEGAN))
 }
 
 /// Asks what the script of an agent started to end. Only these processes have the variable: the script sets it itself.
@@ -356,6 +363,8 @@ mod tests {
         at("a.jsonl", 1_000);
         at("b.jsonl", 2_000);
         at("c.jsonl", 3_000);
+        let made = std::process::Command::new("mkfifo").arg(path("d.jsonl")).status().unwrap();
+        assert!(made.success(), "{made}");
         assert_eq!(gather(), "a.jsonl\nb.jsonl\nc.jsonl\n", "nothing says when the agent started");
         at("began", 2_000);
         assert_eq!(gather(), "b.jsonl\nc.jsonl\n");

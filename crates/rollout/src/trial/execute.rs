@@ -116,6 +116,7 @@ async fn execute_preset<'e>(
         None
     });
     let own = own_log::read(context, environment, agent, notes).await;
+    preset::forget_own_log(environment, agent).await;
     let reported = reported.or(own.as_ref().and_then(|own| own.usage));
     let Some(line) = line else {
         own_log::keep(context, own, began.elapsed(), turns, notes).await;

@@ -13,7 +13,9 @@ use crate::{
     packages::{PackageError, Packages},
 };
 use rollout_core::{event::Phase, result::ErrorType};
-use rollout_env::{CommandRole, CopyMode, Environment, EnvironmentError, Exec, FileRead, log::LogWriter};
+use rollout_env::{
+    CommandRole, CopyMode, Environment, EnvironmentError, Exec, FileRead, Outcome, log::LogWriter,
+};
 
 /// Looking for programs and copying logs takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -162,8 +164,24 @@ pub(super) async fn gather_logs(
     agent: &PresetAgentConfig,
 ) -> Result<(), String> {
     let Some(script) = preset::logs_script(&agent.preset) else { return Ok(()) };
-    let gathered = bounded(run(environment, &script)).await;
-    gathered.map(drop).map_err(|error| format!("the agent's own logs could not be copied: {error}"))
+    match bounded(run_to_end(environment, &script)).await {
+        Ok((Outcome::TimedOut, _)) => Err(format!(
+            "the agent's own logs are incomplete: copying them took more than {} seconds; look for large or special \
+             files among `logs` of the preset",
+            TIMEOUT.as_secs()
+        )),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("the agent's own logs could not be copied: {error}")),
+    }
+}
+
+/// Removes the copy of the agent's own log that was read.
+pub(super) async fn forget_own_log(environment: &dyn Environment, agent: &PresetAgentConfig) {
+    let Some(script) = preset::forget_script(&agent.preset) else { return };
+    if let Err(error) = bounded(run(environment, &script)).await {
+        // The environment is gone, and the copy with it.
+        tracing::debug!(%error, "the copy of an agent's own log was not removed");
+    }
 }
 
 /// Asks all programs of the agent to end. Its script goes on, and may have something left to do.
@@ -176,6 +194,14 @@ pub(super) async fn ask_to_end(environment: &dyn Environment) {
 
 /// Runs a short script as the agent, and returns what it printed.
 async fn run(environment: &dyn Environment, script: &str) -> Result<String, EnvironmentError> {
+    run_to_end(environment, script).await.map(|(_, printed)| printed)
+}
+
+/// Runs a short script as the agent, and returns how it ended and what it printed.
+async fn run_to_end(
+    environment: &dyn Environment,
+    script: &str,
+) -> Result<(Outcome, String), EnvironmentError> {
     let (stdout, printed) = LogWriter::excerpt(MAX_PRINTED);
     let command = Exec {
         role: CommandRole::Agent,
@@ -185,8 +211,8 @@ async fn run(environment: &dyn Environment, script: &str) -> Result<String, Envi
         stdout,
         stderr: LogWriter::discard(),
     };
-    environment.exec(command).await?;
-    Ok(printed.text().0)
+    let exit = environment.exec(command).await?;
+    Ok((exit.outcome, printed.text().0))
 }
 
 async fn make_venv(environment: &dyn Environment, python: &ImagePython) -> Result<(), Failure> {
