@@ -5,7 +5,9 @@
 //! sub-agents, what followed after the conversation was summarized, and questions such as that for a title.
 
 use std::{
+    collections::HashMap,
     fs::File,
+    hash::BuildHasher as _,
     io::{self, BufRead, BufReader, Seek as _, SeekFrom},
     path::Path,
     sync::Arc,
@@ -17,7 +19,7 @@ use serde_json::Value;
 
 use super::trajectory::{OtherThreads, OwnConversation, Trajectory, Turn};
 use rollout_core::{
-    message::{Message, Messages, Role, ToolDef},
+    message::{Message, MessageList, Messages, Role, ToolDef},
     response::{Response, TokenUsage},
 };
 use rollout_gateway::{CallError, CallRecord, ChatForm};
@@ -28,16 +30,16 @@ pub(crate) struct Calls {
     /// How many calls were read.
     read: u64,
     threads: Vec<Thread>,
-    /// The last call of each kind, in the order of time.
-    ends: Vec<CallEnd>,
+    /// How the last call of each kind ended.
+    ends: HashMap<CallKind, CallEnd>,
     /// How many calls of tools the answers have.
     tool_calls: u64,
 }
 
 #[derive(Debug)]
 struct Thread {
-    /// The first message that is not of the system.
-    first: String,
+    /// The hash of the first message that is not of the system.
+    first: u64,
     started_at: Timestamp,
     ended_at: f64,
     model: String,
@@ -48,12 +50,19 @@ struct Thread {
     sent: usize,
 }
 
+/// What distinguishes the calls of a conversation from those beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct CallKind {
+    /// As in [`Thread`].
+    first: u64,
+    offers_tools: bool,
+}
+
 /// How the last call of a kind ended.
 #[derive(Debug)]
 struct CallEnd {
-    /// As in [`Thread`].
-    first: String,
-    offers_tools: bool,
+    /// Its number among all calls.
+    number: u64,
     /// Why it failed, if it did.
     error: Option<CallError>,
 }
@@ -110,14 +119,18 @@ impl Calls {
     pub(crate) fn last_error(&self) -> Option<LastError<'_>> {
         let conversation = self.conversation();
         // An agent that goes on from a summary begins another thread, but still offers its tools.
-        let is_aside = |end: &&CallEnd| {
+        let is_aside = |kind: &CallKind| {
             conversation.is_some_and(|thread| {
-                !thread.tools.is_empty() && !end.offers_tools && thread.first != end.first
+                !thread.tools.is_empty() && !kind.offers_tools && thread.first != kind.first
             })
         };
-        match self.ends.iter().rev().find(|end| !is_aside(end)) {
+        let of_conversation = self.ends.iter().filter(|(kind, _)| !is_aside(kind)).map(|(_, end)| end);
+        match of_conversation.max_by_key(|end| end.number) {
             Some(CallEnd { error: Some(error), .. }) => Some(LastError::Conversation(error)),
-            _ => self.ends.last()?.error.as_ref().map(LastError::Aside),
+            _ => {
+                let last = self.ends.values().max_by_key(|end| end.number)?;
+                last.error.as_ref().map(LastError::Aside)
+            }
         }
     }
 
@@ -162,15 +175,12 @@ impl Calls {
         Some(Trajectory::from(own).beside(others))
     }
 
-    /// Notes how a call ended, and returns the first message of its thread. A request that cannot be read may be one of
-    /// the conversation.
-    fn end(&mut self, request: Option<&Value>, error: Option<CallError>) -> String {
-        let messages = request.map(messages).unwrap_or_default();
+    /// Notes how a call ended, and returns the hash of the first message of its thread.
+    fn end(&mut self, messages: &MessageList, offers_tools: bool, error: Option<CallError>) -> u64 {
         let first = messages.iter().find(|message| !is_system(message));
-        let first = first.map(|message| message.text().into_owned()).unwrap_or_default();
-        let offers_tools = request.is_none_or(|request| !tools(request).is_empty());
-        self.ends.retain(|end| end.first != first || end.offers_tools != offers_tools);
-        self.ends.push(CallEnd { first: first.clone(), offers_tools, error });
+        let first = first.map(|message| message.text()).unwrap_or_default();
+        let first = self.ends.hasher().hash_one(&*first);
+        self.ends.insert(CallKind { first, offers_tools }, CallEnd { number: self.read, error });
         first
     }
 
@@ -178,11 +188,14 @@ impl Calls {
         let form = if call.error.is_none() { call.chat_form() } else { None };
         let Some(ChatForm { request, response }) = form else {
             let request = call.chat_request();
-            self.end(request.as_ref(), call.error);
+            let messages = request.as_ref().map(messages).unwrap_or_default();
+            // A request that cannot be read may be one of the conversation.
+            let offers_tools = request.as_ref().is_none_or(offers_tools);
+            self.end(&messages, offers_tools, call.error);
             return;
         };
-        let first = self.end(Some(&request), None);
         let messages = messages(&request);
+        let first = self.end(&messages, offers_tools(&request), None);
         let Some(response) = read_response(&call, response) else { return };
         self.tool_calls += response.message.tool_calls.len() as u64;
         let place = self.threads.iter().position(|thread| thread.first == first);
@@ -234,6 +247,11 @@ fn is_system(message: &Message) -> bool {
 fn messages(request: &Value) -> Messages {
     let listed = request["messages"].as_array().into_iter().flatten();
     listed.filter_map(|message| serde_json::from_value(message.clone()).ok()).map(Arc::new).collect()
+}
+
+fn offers_tools(request: &Value) -> bool {
+    let mut listed = request["tools"].as_array().into_iter().flatten();
+    listed.any(|tool| tool["function"]["name"].is_string())
 }
 
 fn tools(request: &Value) -> Vec<ToolDef> {
