@@ -73,8 +73,12 @@ struct Kept {
 impl Packages {
     /// The latest version of a package.
     pub(crate) async fn npm_latest(&self, package: &str) -> Result<String, PackageError> {
-        let (_, description) = self.describe(package).await?;
-        Ok(description.tags.get("latest").cloned().unwrap_or_default())
+        let (url, mut description) = self.describe(package).await?;
+        let latest = description.tags.remove("latest").filter(|version| !version.is_empty());
+        latest.ok_or_else(|| PackageError::Answer {
+            url: crate::download_client::without_secrets(&url),
+            problem: "it has no tag `latest`; name the version of the agent".to_owned(),
+        })
     }
 
     /// The files of a package, and of everything that it depends on, which `node` then installs.

@@ -48,7 +48,8 @@ impl Packages {
             index.iter().map(|index| ("PIP_INDEX_URL".to_owned(), index.clone())).collect();
         let printed =
             tool::run("pip", package, &self.sources.python, &arguments, &variables, &self.sources).await?;
-        latest_printed(&printed).map(ToOwned::to_owned).ok_or_else(|| PackageError::Answer {
+        let latest = latest_printed(&printed).filter(|version| !version.is_empty());
+        latest.map(ToOwned::to_owned).ok_or_else(|| PackageError::Answer {
             url: format!("the index of {package}"),
             problem: format!("pip printed {:?}", printed.lines().next().unwrap_or_default()),
         })
