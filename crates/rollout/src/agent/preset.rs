@@ -131,13 +131,19 @@ pub(crate) async fn wanted_version(
     install: &PresetInstall,
     version: &str,
 ) -> Result<String, PackageError> {
-    let pinned = install.pip.iter().find_map(|pip| pip.strip_suffix("=={version}"));
-    match (&install.npm, pinned) {
+    match (&install.npm, versioned_package(&install.pip)) {
         _ if version != "latest" => Ok(version.to_owned()),
         (Some(npm), _) => packages.npm_latest(&NpmSpec::new(npm, "latest").package).await,
-        (None, Some(pip)) => packages.pypi_latest(pip.split('[').next().unwrap_or(pip)).await,
+        (None, Some(pip)) => packages.pypi_latest(pip).await,
         (None, None) => Ok(version.to_owned()),
     }
+}
+
+/// The Python package whose requirement has the agent's version.
+fn versioned_package(requirements: &[String]) -> Option<&str> {
+    let requirement = requirements.iter().find(|text| text.contains("{version}"))?.trim_start();
+    let end = requirement.find([' ', '<', '>', '=', '!', '~', ';', '[', '(', '@']);
+    end.map(|end| &requirement[..end]).filter(|name| !name.is_empty())
 }
 
 /// Fills in what depends on the version and the processor.
@@ -286,6 +292,25 @@ mod tests {
         let platform = NpmSpec { package: "@o/c".to_owned(), version: format!("1.2.3-linux-{arch}") };
         assert_eq!(spec("@o/c@{version}-linux-{arch}"), platform);
         assert_eq!(spec("@o/c-{arch}").package, format!("@o/c-{arch}"));
+    }
+
+    #[test]
+    fn the_package_with_the_version_of_an_agent_is_found_in_any_form_of_requirement() {
+        for (requirement, name) in [
+            ("foo=={version}", Some("foo")),
+            ("foo=={version} ; python_version<'3.13'", Some("foo")),
+            ("foo~={version}", Some("foo")),
+            (" foo[extra] >= {version}", Some("foo")),
+            ("foo @ https://example.com/foo-{version}.whl", Some("foo")),
+            ("=={version}", None),
+            ("foo==1", None),
+        ] {
+            assert_eq!(
+                versioned_package(&["other".to_owned(), requirement.to_owned()]),
+                name,
+                "{requirement}"
+            );
+        }
     }
 
     #[test]
