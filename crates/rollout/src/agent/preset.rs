@@ -1,9 +1,14 @@
 //! What a preset comes to in an environment: where the agent's files go, its commands, and its scripts.
 
+use std::time::Duration;
+
 use crate::{
     config::{LogFormat, PresetConfig, PresetInstall},
     packages::{PackageError, Packages, Part, PythonSpec},
 };
+
+/// How long a registry may take to name the latest version of an agent.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the files of an agent are put.
 pub(crate) const DIR: &str = "/opt/rollout/agent";
@@ -131,12 +136,20 @@ pub(crate) async fn wanted_version(
     install: &PresetInstall,
     version: &str,
 ) -> Result<String, PackageError> {
-    match (&install.npm, versioned_package(&install.pip)) {
-        _ if version != "latest" => Ok(version.to_owned()),
-        (Some(npm), _) => packages.npm_latest(&NpmSpec::new(npm, "latest").package).await,
-        (None, Some(pip)) => packages.pypi_latest(pip).await,
-        (None, None) => Ok(version.to_owned()),
-    }
+    let (package, latest) = match (&install.npm, versioned_package(&install.pip)) {
+        _ if version != "latest" => return Ok(version.to_owned()),
+        (None, None) => return Ok(version.to_owned()),
+        (Some(npm), _) => {
+            let package = NpmSpec::new(npm, "latest").package;
+            let latest = tokio::time::timeout(VERSION_TIMEOUT, packages.npm_latest(&package)).await;
+            (package, latest)
+        }
+        (None, Some(package)) => {
+            let latest = tokio::time::timeout(VERSION_TIMEOUT, packages.pypi_latest(package)).await;
+            (package.to_owned(), latest)
+        }
+    };
+    latest.unwrap_or(Err(PackageError::VersionTimeout { package, seconds: VERSION_TIMEOUT.as_secs() }))
 }
 
 /// The Python package whose requirement has the agent's version.

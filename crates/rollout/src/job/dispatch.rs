@@ -62,7 +62,7 @@ impl Job {
             return self.report_again(ended_at, events).await;
         }
         let gateway = gateway::start(&self.plan).await?;
-        let installs = Arc::new(self.installs().await);
+        let installs = Arc::new(self.installs(&cancel).await);
         let started = self.started();
         let provenance = match &self.store {
             Some(_) => Some(self.provenance().await),

@@ -54,6 +54,16 @@ pub enum PackageError {
         /// The latest one.
         latest: String,
     },
+    /// The registry did not name the latest version.
+    #[error(
+        "the latest version of {package} is not known after {seconds} seconds; check the network, or name a version"
+    )]
+    VersionTimeout {
+        /// The package.
+        package: String,
+        /// How long the registry was given.
+        seconds: u64,
+    },
     /// The file is not the one that the registry describes.
     #[error("{package}: the file does not have the hash that the registry gives for it ({expected})")]
     Integrity {
@@ -110,7 +120,7 @@ impl PackageError {
     /// Whether another try may go better.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Request { .. } => true,
+            Self::Request { .. } | Self::VersionTimeout { .. } => true,
             Self::Status { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }

@@ -38,10 +38,20 @@ pub(crate) struct PythonSpec<'a> {
 impl Packages {
     /// The latest version of a package.
     pub(crate) async fn pypi_latest(&self, package: &str) -> Result<String, PackageError> {
-        let cache = &self.sources.cache_dir;
-        fs::create_dir_all(cache).map_err(|source| PackageError::io(cache, source))?;
         // The environment may have another Python than this machine.
-        let arguments = ["-m", "pip", "index", "versions", "--ignore-requires-python", "--", package];
+        let arguments = [
+            "-m",
+            "pip",
+            "index",
+            "versions",
+            "--ignore-requires-python",
+            "--retries",
+            "1",
+            "--timeout",
+            "15",
+            "--",
+            package,
+        ];
         let arguments = arguments.map(Into::into);
         let index = self.pypi_index().await;
         let variables: Vec<_> =

@@ -21,13 +21,15 @@ pub(super) async fn run(
     variables: &[(String, String)],
     sources: &PackageSources,
 ) -> Result<String, PackageError> {
+    let cache = &sources.cache_dir;
+    tokio::fs::create_dir_all(cache).await.map_err(|source| PackageError::io(cache, source))?;
     let failed = |problem: String| PackageError::Tool { program, package: package.to_owned(), problem };
     let mut command = Command::new(path);
     command.args(arguments).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
-    command.env("HOME", &sources.cache_dir);
+    command.env("HOME", cache);
     command.envs(sources.variables.iter().map(|(name, value)| (name, value)));
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    command.stdin(Stdio::null()).kill_on_drop(true).current_dir(&sources.cache_dir);
+    command.stdin(Stdio::null()).kill_on_drop(true).current_dir(cache);
     let output = tokio::time::timeout(TIMEOUT, command.output())
         .await
         .map_err(|_| failed(format!("it did not end within {} minutes", TIMEOUT.as_secs() / 60)))?
