@@ -38,10 +38,15 @@ pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
         )),
         // Agents of these kinds have no use for an earlier conversation, MCP servers or skills.
         AgentKind::Oracle | AgentKind::Nop => None,
-        _ if task.is_harbor && task.files.trajectory => Some(format!(
-            "`trajectory.json` is not supported: the agent cannot continue the conversation in {}",
-            task.dir.join("trajectory.json").display()
-        )),
+        _ if task.is_harbor && task.files.trajectory.is_some() => {
+            task.files.trajectory.as_ref().map(|path| {
+                format!(
+                    "`trajectory.json` is not supported: the agent cannot continue the conversation in {}; remove the \
+                     file, or leave the task out of this job",
+                    path.display()
+                )
+            })
+        }
         AgentKind::Preset(agent) => {
             let PresetConfig { name, mcp, skills, .. } = &agent.preset;
             unsupported(task, &format!("the preset of {name}"), *mcp, skills.is_some())

@@ -79,8 +79,9 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
         tests_only_in_image: in_image && find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
         trajectory: match steps.first() {
-            Some(first) => dir.join("steps").join(&first.name).join("trajectory.json").is_file(),
-            None => find(&reader.entries, "trajectory.json").is_some(),
+            Some(first) => Some(dir.join("steps").join(&first.name).join("trajectory.json"))
+                .filter(|path| path.is_file()),
+            None => find(&reader.entries, "trajectory.json").map(|_| dir.join("trajectory.json")),
         },
     };
     match config {

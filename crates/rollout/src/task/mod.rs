@@ -77,7 +77,7 @@ pub struct Task {
 }
 
 /// Optional files of a task that change how it is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskFiles {
     /// environment/Dockerfile.
     pub dockerfile: bool,
@@ -90,7 +90,7 @@ pub struct TaskFiles {
     /// tests/test.sh is missing, and the tests have an image of their own.
     pub tests_only_in_image: bool,
     /// trajectory.json beside the first instruction: an earlier conversation that the agent continues.
-    pub trajectory: bool,
+    pub trajectory: Option<PathBuf>,
 }
 
 impl Task {
