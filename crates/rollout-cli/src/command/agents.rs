@@ -33,6 +33,10 @@ pub(crate) async fn run(what: &AgentsCommand) -> Result<Exit, Failure> {
             let packages = packages()?;
             for name in names {
                 let (name, version) = with_version(name);
+                if version == Some("") {
+                    let hint = format!("write {name}@VERSION, or {name} for the version of its preset");
+                    return Err(Failure::from(format!("no version in {name}@")).hint(Some(hint)));
+                }
                 let preset = match is_preset_path(name) {
                     true => from_file(Path::new(name))?,
                     false => preset(name).ok_or_else(|| unknown(name))?,
@@ -63,7 +67,10 @@ fn with_version(text: &str) -> (&str, Option<&str>) {
 
 fn from_file(path: &Path) -> Result<PresetConfig, Failure> {
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::from(format!("cannot read the preset {}: {error}", path.display())))?;
+        .map_err(|error| Failure::from(format!("cannot read the preset {}: {error}", path.display())))
+        .map_err(|failure| {
+            failure.hint(Some("check the path; `rollout agents list` shows the agents without a file"))
+        })?;
     load_preset_text(path, &text).map_err(|problems| super::load::refused(path, &problems))
 }
 
