@@ -246,8 +246,11 @@ fn model(result: &TrialResult) -> Option<String> {
 }
 
 fn tokens(usage: &AgentUsage) -> impl Iterator<Item = String> + use<> {
-    let cached = usage.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();
-    let read = usage.input_tokens.map(|tokens| format!("{tokens} tokens in{cached}"));
+    let read = match (usage.input_tokens, usage.cached_tokens) {
+        (Some(tokens), Some(cached)) => Some(format!("{tokens} tokens in ({cached} cached)")),
+        (Some(tokens), None) => Some(format!("{tokens} tokens in")),
+        (None, cached) => cached.map(|cached| format!("{cached} cached tokens")),
+    };
     read.into_iter().chain(usage.output_tokens.map(|tokens| format!("{tokens} tokens out")))
 }
 

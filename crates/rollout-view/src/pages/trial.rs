@@ -245,8 +245,12 @@ fn facts(result: Option<&TrialResult>, said: Option<&ConversationPages>) -> Vec<
         facts.push(("tokens out", number(usage.output_tokens)));
     }
     if let Some(reported) = &result.reported_usage {
-        let counts = [("in", reported.input_tokens), ("out", reported.output_tokens)];
-        let counts = counts.into_iter().filter_map(|(way, tokens)| Some(format!("{} tokens {way}", tokens?)));
+        let counts = [
+            ("tokens in", reported.input_tokens),
+            ("cached tokens", reported.cached_tokens),
+            ("tokens out", reported.output_tokens),
+        ];
+        let counts = counts.into_iter().filter_map(|(what, tokens)| Some(format!("{} {what}", tokens?)));
         let said: Vec<String> = counts.chain(reported.cost_usd.map(dollars)).collect();
         facts.push(("the agent reports", said.join(", ")));
     }
