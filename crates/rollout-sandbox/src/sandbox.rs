@@ -146,11 +146,15 @@ impl RunningSandbox {
         &self.control
     }
 
-    /// Starts a command; returns once its program runs.
-    pub async fn exec(&self, command: SandboxCommand) -> Result<SandboxProcess, ExecError> {
+    /// Starts a command; returns once its program runs. The future does not borrow the sandbox.
+    pub fn exec(
+        &self,
+        command: SandboxCommand,
+    ) -> impl Future<Output = Result<SandboxProcess, ExecError>> + Send + use<> {
         let id = self.commands.fetch_add(1, Ordering::Relaxed);
-        let nested = self.nested.as_ref().filter(|_| command.nested);
-        SandboxProcess::start((&self.control, nested), id, command).await
+        let control = self.control.clone();
+        let nested = self.nested.clone().filter(|_| command.nested);
+        async move { SandboxProcess::start((&control, nested.as_ref()), id, command).await }
     }
 
     /// The supervisor of untrusted commands: the nested one, or the only one.

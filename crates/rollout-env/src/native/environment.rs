@@ -232,9 +232,12 @@ impl Environment for NativeEnvironment {
             user: self.user_of(command.role),
             ..self.command(command.argv, command.env, [stdout_end, stderr_end])
         };
-        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
+        // A caller may leave this future after its first polls, and the command must not block then.
         let stdout = self.pumps.start(stdout, command.stdout);
         let stderr = self.pumps.start(stderr, command.stderr);
+        // The lock is not held while the command starts: a snapshot needs it alone.
+        let started = self.sandbox().await.exec(request);
+        let process = started.await.map_err(exec_error)?;
         let exit = wait(process, command.deadline).await;
         stdout.catch_up().await;
         stderr.catch_up().await;
@@ -247,7 +250,8 @@ impl Environment for NativeEnvironment {
         let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
         let request =
             SandboxCommand { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
-        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
+        let started = self.sandbox().await.exec(request);
+        let process = started.await.map_err(exec_error)?;
         wait(process, None).await
     }
 

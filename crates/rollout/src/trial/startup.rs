@@ -1,8 +1,6 @@
 //! Starts what an image or a compose file wants to be started: its entrypoint or command, and its health check.
 
-use std::{path::PathBuf, task::Poll};
-
-use futures_util::poll;
+use std::{path::PathBuf, time::Duration};
 
 use super::{context::TrialContext, failure::Failure, healthcheck, script::LeftRunning, services};
 use crate::config::Env;
@@ -16,6 +14,9 @@ use rollout_env::{
 
 /// What the entrypoint is asked to run: nothing, for ever.
 const COMMAND: [&str; 3] = ["sh", "-c", "sleep infinity"];
+
+/// How long the start of the entrypoint is waited for. By then it was sent, and a program that is missing is known.
+const START: Duration = Duration::from_millis(100);
 
 /// An environment, as its compose file and its task describe it.
 struct Described<'a> {
@@ -118,9 +119,9 @@ async fn run<'e>(
         let role = CommandRole::Agent;
         environment.exec(Exec { role, argv: &argv, env: &env, deadline: None, stdout, stderr }).await
     });
-    // The first poll sends the command; nothing waits for its end.
-    match poll!(&mut running) {
-        Poll::Ready(Err(error)) => Err(Failure::environment(Phase::Start, &error)),
-        _ => Ok(running),
+    // Nothing waits for its end: the environment reads its output by itself.
+    match tokio::time::timeout(START, &mut running).await {
+        Ok(Err(error)) => Err(Failure::environment(Phase::Start, &error)),
+        Ok(Ok(_)) | Err(_) => Ok(running),
     }
 }

@@ -388,7 +388,8 @@ fn a_health_check_that_keeps_failing_is_an_error_that_quotes_it() {
 /// Tasks whose image starts or checks something, which needs an engine.
 pub(super) fn images_that_start() -> Vec<(TestTask, f64)> {
     let entry = "FROM test\nWORKDIR /app\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\n";
-    let script = "echo \"$SEED\" > /tmp/entered; [ \"$*\" = 'sh -c sleep infinity' ] && touch /tmp/asked; exec \"$@\"\n";
+    // More than a pipe holds is printed first.
+    let script = "printf '%0204800d' 0; echo \"$SEED\" > /tmp/entered; [ \"$*\" = 'sh -c sleep infinity' ] && touch /tmp/asked; exec \"$@\"\n";
     let healthy =
         "FROM test\nWORKDIR /app\nHEALTHCHECK --interval=1s CMD [ -e /tmp/seen ] || ! touch /tmp/seen\n";
     let entered = "until [ -e /tmp/asked ]; do sleep 0.05; done; [ \"$(cat /tmp/entered)\" = seed ]";
@@ -410,7 +411,9 @@ fn what_an_image_starts_runs_on_native() {
     let task = solved_by("inherited-entrypoint", "", "until [ -e /tmp/entered ]; do sleep 0.05; done")
         .dockerfile(inherited)
         .file("environment/entry.sh", "touch /tmp/entered; exec \"$@\"\n");
-    expect_rewards(native(), images_that_start().into_iter().chain([(task, 1.0)]).collect());
+    let finished = expect_rewards(native(), images_that_start().into_iter().chain([(task, 1.0)]).collect());
+    let printed = finished.file("oracle/set/entrypoint__1/environment/entrypoint/stdout.txt");
+    assert_eq!(printed.len(), 204_800);
 }
 
 /// Harbor starts the environment of separate tests like that of the agent (`_separate_verifier_env` in its `trial.py`).
