@@ -1,6 +1,9 @@
 //! The artifacts of a step: what the agent left is copied out, with a list of it, before the tests run.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Serialize;
@@ -32,6 +35,22 @@ pub(crate) struct Artifact {
     pub(super) service: Option<String>,
     /// Its copy on the host.
     pub(super) copy: PathBuf,
+    /// Whether it is a directory that was empty. Its copy may have a later artifact then, which has the same place.
+    pub(super) is_empty: bool,
+}
+
+/// What came of an artifact.
+struct ArtifactCopy {
+    kind: Option<&'static str>,
+    /// Its status in the list.
+    status: &'static str,
+    is_copied: bool,
+}
+
+impl ArtifactCopy {
+    fn not(kind: Option<&'static str>, status: &'static str) -> Self {
+        Self { kind, status, is_copied: false }
+    }
 }
 
 /// An entry of the list.
@@ -66,28 +85,28 @@ pub(super) async fn collect(
         let destination =
             artifact.destination.clone().unwrap_or_else(|| source.trim_start_matches('/').to_owned());
         let copy = dir.join(&destination);
-        // The first one gets a place that two want.
+        // The first one gets a place that two want, unless it has nothing to put there.
         let service = artifact.service.as_deref().filter(|name| *name != MAIN_SERVICE);
         let is_taken = copied.iter().any(|other| {
-            (other.source == source && other.service.as_deref() == service) || other.copy == copy
+            let is_same = other.source == source && other.service.as_deref() == service;
+            is_same || !other.is_empty && other.copy == copy
         });
         let environment = match service {
             None => Some(main),
             Some(name) => services.service(name).map(|(environment, _)| environment),
         };
-        let (kind, status) = match (is_taken, environment) {
-            (true, _) => (None, "skipped"),
+        let ArtifactCopy { kind, status, is_copied } = match (is_taken, environment) {
+            (true, _) => ArtifactCopy::not(None, "skipped"),
             (false, Some(environment)) => copy_one(context, environment, artifact, &copy, notes).await?,
             (false, None) => {
                 let name = service.unwrap_or_default();
                 notes.push(format!("the artifact {source} is of the service {name}, which does not exist"));
-                (None, "failed")
+                ArtifactCopy::not(None, "failed")
             }
         };
-        // The agent may have emptied a directory that the image of the tests fills.
-        if status == "ok" || status == "empty" && kind.is_some() {
-            let service = service.map(str::to_owned);
-            copied.push(Artifact { source: source.to_owned(), service, copy });
+        if is_copied {
+            let (service, is_empty) = (service.map(str::to_owned), status == "empty");
+            copied.push(Artifact { source: source.to_owned(), service, copy, is_empty });
         }
         if !is_taken || source != ALWAYS_COPIED {
             let (service, exclude) = (artifact.service.clone(), artifact.exclude.clone());
@@ -100,14 +119,26 @@ pub(super) async fn collect(
     Ok(copied)
 }
 
-/// Copies one artifact. Returns its kind and its status in the list.
+/// The artifacts in the order in which they are copied into the tests' environment.
+///
+/// The agent may have emptied a directory that the image of the tests fills. That comes first, and not at all where the
+/// content of another artifact goes.
+pub(super) fn in_order(artifacts: &[Artifact]) -> Vec<&Artifact> {
+    let (empty, full): (Vec<_>, Vec<_>) = artifacts.iter().partition(|artifact| artifact.is_empty);
+    let is_filled =
+        |empty: &Artifact| full.iter().any(|other| Path::new(&other.source).starts_with(&empty.source));
+    let emptied: Vec<_> = empty.into_iter().filter(|empty| !is_filled(empty)).collect();
+    emptied.into_iter().chain(full).collect()
+}
+
+/// Copies one artifact.
 async fn copy_one(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     artifact: &ArtifactConfig,
     copy: &Path,
     notes: &mut Vec<String>,
-) -> Result<(Option<&'static str>, &'static str), Failure> {
+) -> Result<ArtifactCopy, Failure> {
     let phase = Phase::Verify;
     let source = artifact.source.as_str();
     // With a limit of 0 bytes, a regular file is either empty or too large.
@@ -118,23 +149,29 @@ async fn copy_one(
             if source != ALWAYS_COPIED {
                 notes.push(format!("the artifact {source} is missing in the agent's environment"));
             }
-            return Ok((None, if source == ALWAYS_COPIED { "empty" } else { "failed" }));
+            return Ok(ArtifactCopy::not(None, if source == ALWAYS_COPIED { "empty" } else { "failed" }));
         }
     };
     let kind = Some(if is_file { "file" } else { "directory" });
     // A file is copied into a directory, under its own name.
     let parent = copy.parent().unwrap_or(copy);
     let target = if is_file { parent } else { copy };
+    if is_file {
+        // An empty directory that was copied before gives up its place.
+        let place = copy.to_owned();
+        let _ = blocking(move || std::fs::remove_dir(place)).await;
+    }
     let redactor = &context.trial.redactor;
     let report = match bounded(environment.copy_from(CopyOut { source, target, first: None, redactor })).await
     {
         Ok(report) => report,
         Err(EnvironmentError::Command(reason)) => {
             notes.push(format!("cannot copy the artifact {source}: {reason}"));
-            return Ok((kind, "failed"));
+            return Ok(ArtifactCopy::not(kind, "failed"));
         }
         Err(error) => return Err(Failure::environment(phase, &error)),
     };
+    let is_whole = report.skipped.is_empty();
     notes.extend(
         report.skipped.into_iter().map(|what| format!("not copied from the artifact {source}: {what}")),
     );
@@ -146,23 +183,36 @@ async fn copy_one(
         } else if !is_file {
             std::fs::create_dir_all(&copy)?;
         }
-        if let Some(excluded) = excluded {
-            remove_excluded(&copy, Path::new(""), &excluded)?;
-        }
-        let metadata = std::fs::symlink_metadata(&copy);
-        let is_empty =
-            metadata.is_ok_and(|found| found.is_dir()) && std::fs::read_dir(&copy)?.next().is_none();
-        Ok((copy.exists(), is_empty))
+        finish(&copy, is_whole, excluded.as_ref())
     });
     match finished.await {
-        Ok((_, true)) => Ok((kind, "empty")),
-        Ok((true, false)) => Ok((kind, "ok")),
-        Ok((false, false)) => Ok((kind, "failed")),
+        Ok((status, is_copied)) => Ok(ArtifactCopy { kind, status, is_copied }),
         Err(error) => {
             notes.push(format!("cannot copy the artifact {source}: {error}"));
-            Ok((kind, "failed"))
+            Ok(ArtifactCopy::not(kind, "failed"))
         }
     }
+}
+
+/// Removes what is excluded from a copy. Returns the status of the artifact, and whether it is copied to the tests.
+fn finish(copy: &Path, is_whole: bool, excluded: Option<&GlobSet>) -> io::Result<(&'static str, bool)> {
+    if is_whole && is_empty_dir(copy)? {
+        return Ok(("empty", true));
+    }
+    if let Some(excluded) = excluded {
+        remove_excluded(copy, Path::new(""), excluded)?;
+    }
+    if is_empty_dir(copy)? {
+        // The directory was not empty, so it must not empty that of the tests, now or when they run again.
+        std::fs::remove_dir(copy)?;
+        return Ok(("empty", false));
+    }
+    Ok(if copy.exists() { ("ok", true) } else { ("failed", false) })
+}
+
+fn is_empty_dir(path: &Path) -> io::Result<bool> {
+    let is_dir = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    Ok(is_dir && std::fs::read_dir(path)?.next().is_none())
 }
 
 /// The patterns of what is not copied. A pattern that cannot be read matches itself.
@@ -177,7 +227,7 @@ fn patterns(exclude: &[String]) -> Option<GlobSet> {
 }
 
 /// Removes entries whose name or path below the artifact matches.
-fn remove_excluded(root: &Path, below: &Path, excluded: &GlobSet) -> std::io::Result<()> {
+fn remove_excluded(root: &Path, below: &Path, excluded: &GlobSet) -> io::Result<()> {
     let dir = root.join(below);
     if !std::fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
         return Ok(());
@@ -203,4 +253,48 @@ async fn write_list(dir: &Path, listed: &[Listed]) -> Result<(), String> {
         std::fs::write(dir.join(MANIFEST), text + "\n")
     });
     written.await.map_err(|error| format!("cannot write the list of artifacts: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_directory_comes_first_and_not_where_content_of_another_artifact_goes() {
+        let artifact = |source: &str, service: Option<&str>, is_empty: bool| Artifact {
+            source: source.to_owned(),
+            service: service.map(str::to_owned),
+            copy: PathBuf::new(),
+            is_empty,
+        };
+        let all = [
+            artifact("/app/out", None, false),
+            artifact("/app", Some("db"), true),
+            artifact("/app/out", Some("db"), true),
+            artifact("/app/o", None, true),
+        ];
+        let order: Vec<_> = in_order(&all).iter().map(|artifact| artifact.source.as_str()).collect();
+        assert_eq!(order, ["/app/o", "/app/out"]);
+    }
+
+    #[test]
+    fn only_a_directory_that_was_empty_is_copied_as_an_empty_one() {
+        let root = tempfile::tempdir().unwrap();
+        let copy = root.path().join("copy");
+        let all = patterns(&["*".to_owned()]);
+        for (file, is_whole, excluded, expected) in [
+            (None, true, None, ("empty", true)),
+            (None, true, all.as_ref(), ("empty", true)),
+            (None, false, None, ("empty", false)),
+            (Some("a"), true, all.as_ref(), ("empty", false)),
+            (Some("a"), true, None, ("ok", true)),
+        ] {
+            std::fs::create_dir_all(&copy).unwrap();
+            if let Some(file) = file {
+                std::fs::write(copy.join(file), "").unwrap();
+            }
+            assert_eq!(finish(&copy, is_whole, excluded).unwrap(), expected);
+            assert_eq!(copy.exists(), expected.1);
+        }
+    }
 }

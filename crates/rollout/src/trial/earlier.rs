@@ -206,7 +206,12 @@ fn of_step(step: &Step, earlier: &TrialDir) -> Result<Vec<Artifact>, String> {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map_err(|error| format!("{} is damaged: {error}", dir.join(MANIFEST).display()))?,
         Err(_) if step.artifacts.is_empty() && always.is_dir() => {
-            return Ok(vec![Artifact { source: ALWAYS_COPIED.to_owned(), service: None, copy: always }]);
+            return Ok(vec![Artifact {
+                source: ALWAYS_COPIED.to_owned(),
+                service: None,
+                copy: always,
+                is_empty: false,
+            }]);
         }
         Err(_) => return Err("its artifacts were not collected".to_owned()),
     };
@@ -223,14 +228,19 @@ fn of_step(step: &Step, earlier: &TrialDir) -> Result<Vec<Artifact>, String> {
         found.push(entry);
     }
     found.extend(listed.iter().filter(|entry| entry.source == ALWAYS_COPIED));
-    // A directory of `/logs/artifacts` that never existed is empty too, and has no copy.
+    // What was excluded or skipped as a whole, or never existed, is empty too, and has no copy.
     let is_copied = |entry: &&Collected| {
         entry.status == "ok" || entry.status == "empty" && dir.join(&entry.destination).is_dir()
     };
     let copied = found.into_iter().filter(is_copied).map(|entry| {
         let copy = dir.join(&entry.destination);
         match copy.exists() {
-            true => Ok(Artifact { source: entry.source.clone(), service: entry.service.clone(), copy }),
+            true => Ok(Artifact {
+                source: entry.source.clone(),
+                service: entry.service.clone(),
+                copy,
+                is_empty: entry.status == "empty",
+            }),
             false => Err(format!("the copy of the artifact {} was removed", entry.source)),
         }
     });

@@ -106,8 +106,12 @@ pub(super) async fn open_with<'s>(
     let environment: &'s dyn Environment = &*slot.insert(created).environment;
     let entrypoint =
         startup::start_for_tests(context, environment, compose.map(|compose| &**compose)).await?;
-    for Artifact { source, copy, .. } in artifacts {
-        required(phase, environment.copy_to(copy, source, CopyMode::Replace)).await?;
+    for Artifact { source, copy, is_empty, .. } in artifacts::in_order(artifacts) {
+        if *is_empty {
+            required(phase, environment.make_dirs(&[source.as_str()], true)).await?;
+        } else {
+            required(phase, environment.copy_to(copy, source, CopyMode::Replace)).await?;
+        }
     }
     let set = environment.set_users(context.step.users.clone());
     set.map_err(|error| Failure::environment(phase, &error))?;
