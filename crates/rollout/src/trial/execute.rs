@@ -163,11 +163,15 @@ async fn run_preset<'e>(
     required(phase, environment.write_file(agent::EXECUTE_SCRIPT, script.as_bytes())).await?;
     let mut env = context.agent_variables();
     env.extend(line.into_iter().flat_map(|line| line.variables.clone()));
+    // After the timeout, the agent gets some time to end by itself, and what it used does not matter any more.
+    let limit = context.timeouts.execute;
     let used_up = async {
-        match line {
-            Some(line) => line.used_up().await,
-            None => std::future::pending().await,
+        if let Some(line) = line
+            && tokio::time::timeout(limit, line.used_up()).await.is_ok()
+        {
+            return;
         }
+        std::future::pending().await
     };
     let run = async {
         if context.task.is_harbor {
