@@ -168,8 +168,11 @@ impl Job {
         let ended_at = Timestamp::now();
         let seconds = history.seconds + clock.elapsed().as_secs_f64();
         // After an immediate cancel, the result is written first.
-        let is_urgent = cancel.now.is_cancelled();
-        let teardown_warnings = if is_urgent { Vec::new() } else { settle(&*settling, events).await };
+        let teardown_warnings = tokio::select! {
+            biased;
+            () = cancel.now.cancelled() => Vec::new(),
+            left = settle(&*settling, events) => left,
+        };
         let times = Times {
             started_at: history.first_start.unwrap_or(run_started_at),
             ended_at,
