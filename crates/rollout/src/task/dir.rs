@@ -77,7 +77,8 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
             _ => false,
         },
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
-        tests_only_in_image: in_image && find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
+        // Without an image that may have them, missing tests are a problem of the task.
+        tests_only_in_image: find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
         trajectory: match steps.first() {
             Some(first) => Some(dir.join("steps").join(&first.name).join("trajectory.json"))
                 .filter(|path| path.is_file()),

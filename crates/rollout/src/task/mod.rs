@@ -87,7 +87,7 @@ pub struct TaskFiles {
     pub tests_startup: bool,
     /// tests/Dockerfile.
     pub tests_dockerfile: bool,
-    /// tests/test.sh is missing, and the tests have an image of their own.
+    /// tests/test.sh is missing, also for a step, and the tests have an image of their own.
     pub tests_only_in_image: bool,
     /// trajectory.json beside the first instruction: an earlier conversation that the agent continues.
     pub trajectory: Option<PathBuf>,

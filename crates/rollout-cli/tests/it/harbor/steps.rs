@@ -235,3 +235,16 @@ fn the_conversations_of_all_steps_are_exported() {
     let shown = job.rollout(&["logs", "jobs/job/model/set/both__1", "--conversation"]).expect(0).stdout();
     assert!(shown.contains("one is there.") && shown.contains("two is there."), "{shown}");
 }
+
+#[test]
+fn a_step_whose_tests_are_only_in_its_image_needs_the_rules_of_harbor() {
+    let toml = "version = \"1.0\"\nartifacts = [\"/app\"]\n[[steps]]\nname = \"one\"\n\
+        [steps.verifier]\nenvironment_mode = \"separate\"\n";
+    let task = steps("older-step", "", &[("one", "touch /app/one\n")])
+        .config(toml)
+        .without("steps/one/tests/test.sh")
+        .file("steps/one/tests/Dockerfile", "FROM test\n");
+    let job = native().task(task).oracle();
+    let message = result(&job.run().expect(1), "older-step")["error"]["message"].to_string();
+    assert!(message.contains("tests/test.sh is missing; only with `compat: harbor`"), "{message}");
+}
