@@ -9,7 +9,10 @@ use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value as Json, json};
 
-use super::{job::VerifierEnvironment, mcp_servers::TaskMcpServer};
+use super::{
+    job::{VerifierConfig, VerifierEnvironment},
+    mcp_servers::TaskMcpServer,
+};
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Entry, Node, Reader, Section, Settings as _, SourceFiles, Span,
@@ -158,6 +161,23 @@ impl TaskConfig {
         match step.verifier_environment {
             Some(mode) => mode == VerifierEnvironment::Separate,
             None => step.verifier_own_environment.is_some() || self.is_separate(),
+        }
+    }
+
+    /// Whether test.sh runs in a separate environment in a job with these settings.
+    pub(crate) fn is_separate_in(&self, job: &VerifierConfig) -> bool {
+        match job.environment {
+            Some(mode) => mode == VerifierEnvironment::Separate,
+            None => self.is_separate() || self.verifier_environment.is_none() && job.image.is_some(),
+        }
+    }
+
+    /// Whether test.sh of a step runs in a separate environment in a job with these settings.
+    pub(crate) fn is_step_separate_in(&self, step: &StepConfig, job: &VerifierConfig) -> bool {
+        match (job.environment, step.verifier_environment) {
+            (Some(mode), _) => mode == VerifierEnvironment::Separate,
+            (None, Some(_)) => self.is_step_separate(step),
+            (None, None) => self.is_step_separate(step) || self.is_separate_in(job),
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::{
         ArtifactConfig, CollectConfig, Env, HealthcheckConfig, JobConfig, NetworkPolicy, StepConfig,
-        TestsEnvironment, VerifierEnvironment,
+        TestsEnvironment,
     },
     task::Task,
 };
@@ -87,10 +87,6 @@ fn plain(job: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Step {
     let mut artifacts: Vec<_> =
         job.verifier.artifacts.iter().map(|path| ArtifactConfig::path(path)).collect();
     artifacts.extend(config.artifacts.iter().cloned());
-    let is_separate = match job.verifier.environment {
-        Some(asked) => asked == VerifierEnvironment::Separate,
-        None => config.is_separate() || config.verifier_environment.is_none() && job.verifier.image.is_some(),
-    };
     Step {
         name: None,
         dir: dir.clone(),
@@ -102,7 +98,7 @@ fn plain(job: &JobConfig, env: &TaskEnv, dir: &TrialDir, task: &Task) -> Step {
         users: CommandUsers { agent: config.agent_user.clone(), verifier: config.verifier_user.clone() },
         agent_network: config.agent_network.clone(),
         verifier_network: config.verifier_network.clone(),
-        is_separate,
+        is_separate: config.is_separate_in(&job.verifier),
         tests_environment: config.verifier_own_environment.clone(),
         tests_env: env.tests.clone(),
         tests_image: tests_image(
@@ -138,7 +134,6 @@ fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: StepEnv, p
     let own = |name: &str| Some(dir.join(name)).filter(|dir| dir.is_dir());
     let has_solution = dir.join("solution/solve.sh").exists();
     let shared = plain.tests.iter().filter(|tests| tests.is_dir()).cloned();
-    let job = config.verifier.environment;
     let own_environment = step.verifier_own_environment.as_ref();
     let tests = dir.join("tests");
     let image = tests_image(task, own_environment, &tests, tests.join("Dockerfile").is_file());
@@ -156,10 +151,7 @@ fn of_config(config: &JobConfig, task: &Task, step: &StepConfig, env: StepEnv, p
         },
         agent_network: step.agent_network.clone().or_else(|| plain.agent_network.clone()),
         verifier_network: step.verifier_network.clone().or_else(|| plain.verifier_network.clone()),
-        is_separate: match job.or(step.verifier_environment) {
-            Some(asked) => asked == VerifierEnvironment::Separate,
-            None => plain.is_separate || own_environment.is_some(),
-        },
+        is_separate: task.config.is_step_separate_in(step, &config.verifier),
         tests_environment: own_environment.or(plain.tests_environment.as_ref()).cloned(),
         tests_env: if own_environment.is_some() { env.tests } else { plain.tests_env.clone() },
         has_own_image: image.is_some(),
