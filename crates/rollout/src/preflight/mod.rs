@@ -101,7 +101,7 @@ pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
     }
 
     for (number, task) in &tasks {
-        for problem in unsupported(task, provider) {
+        for problem in unsupported(task, config, provider) {
             findings.add(FindingKind::Unsupported, problem.to_string(), task_name(plan, *number));
         }
     }
@@ -166,8 +166,9 @@ pub fn check_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Finding
 /// The problems of a task with any provider.
 fn own_problems(task: &Task, config: &JobConfig) -> Vec<(FindingKind, String)> {
     let mut problems = Vec::new();
-    problems
-        .extend(unsupported(task, None).iter().map(|found| (FindingKind::Unsupported, found.to_string())));
+    problems.extend(
+        unsupported(task, config, None).iter().map(|found| (FindingKind::Unsupported, found.to_string())),
+    );
     if let Err(problem) = rollout_env::check_dockerfile(&task.context) {
         problems.push((FindingKind::Dockerfile, problem.to_string()));
     }

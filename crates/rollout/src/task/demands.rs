@@ -1,7 +1,10 @@
 //! The settings of a task that Rollout, or a provider, cannot honour.
 
-use super::{Task, dir::compose_file};
-use crate::config::{NetworkPolicy, TaskConfig, TestsEnvironment};
+use super::{
+    Task,
+    dir::{compose_file, has_startup},
+};
+use crate::config::{JobConfig, NetworkPolicy, TaskConfig, TestsEnvironment};
 use rollout_env::{Demand, Provider};
 
 /// A setting that changes the meaning of a task and is not supported.
@@ -19,8 +22,8 @@ impl std::fmt::Display for Unsupported {
     }
 }
 
-/// Lists the settings of a task that are not supported. Without a provider: those that none supports.
-pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsupported> {
+/// Lists the settings of a task that are not supported in a job. Without a provider: those that none supports.
+pub fn unsupported(task: &Task, job: &JobConfig, provider: Option<&dyn Provider>) -> Vec<Unsupported> {
     let mut found = Found { provider, all: Vec::new() };
     let config = &task.config;
     if config.os != "linux" {
@@ -39,7 +42,7 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
     if task.is_harbor && task.files.startup {
         found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile", Demand::ImageStartup);
     }
-    if task.is_harbor && task.files.tests_startup {
+    if task.is_harbor && tests_start_something(task, job) {
         found.demand("ENTRYPOINT or HEALTHCHECK of the Dockerfile of tests", Demand::ImageStartup);
     }
     for (setting, compose) in [
@@ -74,6 +77,28 @@ pub fn unsupported(task: &Task, provider: Option<&dyn Provider>) -> Vec<Unsuppor
         found.demand("verifier.collect.service", Demand::Compose);
     }
     found.all
+}
+
+/// Whether the image of separate tests is built with an entrypoint or a health check of its own.
+fn tests_start_something(task: &Task, job: &JobConfig) -> bool {
+    let config = &task.config;
+    if job.verifier.image.is_some() || config.verifier_image.is_some() {
+        return false;
+    }
+    let of_task = || config.tests_image().is_none() && has_startup(&task.tests);
+    if config.steps.is_empty() {
+        return config.is_separate_in(&job.verifier) && of_task();
+    }
+    let mut separate = config.steps.iter().filter(|step| config.is_step_separate_in(step, &job.verifier));
+    separate.any(|step| {
+        let tests = task.dir.join("steps").join(&step.name).join("tests");
+        let own = step.verifier_own_environment.as_ref();
+        match own.is_some_and(|own| own.docker_image.is_some()) {
+            true => false,
+            false if tests.join("Dockerfile").is_file() => has_startup(&tests),
+            false => of_task(),
+        }
+    })
 }
 
 /// The separate environments of tests that a task describes, with the names of their tables.

@@ -72,10 +72,6 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
     let files = TaskFiles {
         dockerfile: find(&environment, "Dockerfile").is_some(),
         startup: has_startup(&dir.join("environment")),
-        tests_startup: match &config {
-            Some(Ok((config, _))) => tests_start_something(dir, config),
-            _ => false,
-        },
         tests_dockerfile: find(&tests, "Dockerfile").is_some(),
         // Without an image that may have them, missing tests are a problem of the task.
         tests_only_in_image: find(&tests, "test.sh").is_none() && lacks_tests(dir, steps),
@@ -367,16 +363,8 @@ fn stays_inside(from: &Path, target: &Path) -> bool {
     true
 }
 
-/// Whether the image of separate tests has an entrypoint or a health check of its own.
-fn tests_start_something(dir: &Path, config: &TaskConfig) -> bool {
-    let of_step = |step: &StepConfig| {
-        config.is_step_separate(step) && has_startup(&dir.join("steps").join(&step.name).join("tests"))
-    };
-    config.is_separate() && has_startup(&dir.join("tests")) || config.steps.iter().any(of_step)
-}
-
 /// Whether the last stage of the Dockerfile in a directory has an entrypoint or a health check.
-fn has_startup(dir: &Path) -> bool {
+pub(super) fn has_startup(dir: &Path) -> bool {
     let Ok(dockerfile) = read_at_most(&dir.join("Dockerfile"), MAX_CONFIG_BYTES) else { return false };
     let text = String::from_utf8_lossy(&dockerfile).to_uppercase();
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

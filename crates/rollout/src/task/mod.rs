@@ -83,8 +83,6 @@ pub struct TaskFiles {
     pub dockerfile: bool,
     /// ENTRYPOINT or HEALTHCHECK in environment/Dockerfile.
     pub startup: bool,
-    /// ENTRYPOINT or HEALTHCHECK in the Dockerfile of separate tests.
-    pub tests_startup: bool,
     /// tests/Dockerfile.
     pub tests_dockerfile: bool,
     /// tests/test.sh is missing, also for a step, and the tests have an image of their own.

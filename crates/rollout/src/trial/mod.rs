@@ -176,7 +176,7 @@ fn attemptable(trial: &Trial) -> Result<(&Task, Vec<String>), Failure> {
     if let (AgentKind::Oracle, Some(problem)) = (&trial.agent.kind, &trial.env.solution_problem) {
         return Err(invalid(problem.clone()));
     }
-    let unsupported = unsupported(task, Some(&*trial.provider));
+    let unsupported = unsupported(task, &trial.config, Some(&*trial.provider));
     let unsupported: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
     if unsupported.is_empty() || trial.config.allow_unsupported {
         return Ok((task, unsupported));

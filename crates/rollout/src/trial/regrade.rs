@@ -91,7 +91,7 @@ pub(super) async fn regrade(trial: &Trial, how: &Regrade, clock: Clock) -> Trial
         Basis::Environment { .. } | Basis::Artifacts(_) => {}
     }
     let unsupported: Vec<String> =
-        unsupported(&task, Some(&*trial.provider)).iter().map(ToString::to_string).collect();
+        unsupported(&task, &trial.config, Some(&*trial.provider)).iter().map(ToString::to_string).collect();
     let egress = match Egress::of_task(&task, trial.env.compose.as_deref()).await {
         Ok(egress) => egress,
         Err(failure) => return failed(Some(earlier), failure),
