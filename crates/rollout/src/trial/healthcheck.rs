@@ -21,6 +21,9 @@ const QUOTED_BYTES: usize = 2 << 10;
 /// How often the check of an image is repeated until its first success.
 const START_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The shortest time between two checks, whatever an image asks for.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A command that is repeated until it succeeds.
 #[derive(Debug, Clone, PartialEq)]
 struct Check<'a> {
@@ -35,12 +38,13 @@ struct Check<'a> {
 impl<'a> Check<'a> {
     /// The engine runs the first check after one interval, so earlier failures do not count.
     fn of_image(image: &'a ImageHealthcheck) -> Self {
+        let interval = image.interval.max(MIN_INTERVAL);
         Self {
             argv: image.argv.iter().map(String::as_str).collect(),
-            interval: image.interval,
+            interval,
             timeout: image.timeout,
-            start_period: image.start_period.max(image.interval),
-            start_interval: image.interval.min(START_INTERVAL),
+            start_period: image.start_period.max(interval),
+            start_interval: interval.min(START_INTERVAL),
             retries: image.retries,
         }
     }
@@ -98,7 +102,7 @@ pub(super) async fn wait_for_image(
     image: &ImageHealthcheck,
     env: &[(String, String)],
 ) -> Result<(), Failure> {
-    repeat(context, environment, &Check::of_image(image), env).await.map_err(|why| match why {
+    repeat_in_time(context, environment, image, env).await.map_err(|why| match why {
         Unready::Environment(error) => Failure::environment(Phase::Start, &error),
         Unready::Unhealthy(how) => Failure::new(
             ErrorType::EnvironmentStartFailed,
@@ -121,20 +125,37 @@ pub(super) async fn wait_for_service(
     environment: &dyn Environment,
     service: ServiceCheck<'_>,
 ) -> Result<(), Failure> {
-    repeat(context, environment, &Check::of_image(service.check), service.env).await.map_err(
-        |why| match why {
-            Unready::Environment(error) => Failure::environment(Phase::Start, &error),
-            Unready::Unhealthy(how) => Failure::new(
-                ErrorType::EnvironmentStartFailed,
-                format!("the service {} is unhealthy: its health check {how}", service.name),
-            ),
-        },
-    )
+    repeat_in_time(context, environment, service.check, service.env).await.map_err(|why| match why {
+        Unready::Environment(error) => Failure::environment(Phase::Start, &error),
+        Unready::Unhealthy(how) => Failure::new(
+            ErrorType::EnvironmentStartFailed,
+            format!("the service {} is unhealthy: its health check {how}", service.name),
+        ),
+    })
 }
 
 enum Unready {
     Environment(EnvironmentError),
     Unhealthy(String),
+}
+
+/// Repeats the check of an image, which may ask for any number of checks, until the timeout of the image is over.
+async fn repeat_in_time(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    image: &ImageHealthcheck,
+    env: &[(String, String)],
+) -> Result<(), Unready> {
+    let limit = context.timeouts.build;
+    let check = Check::of_image(image);
+    let repeated = tokio::time::timeout(limit, repeat(context, environment, &check, env));
+    repeated.await.unwrap_or_else(|_| {
+        Err(Unready::Unhealthy(format!(
+            "did not succeed within {}. Correct the check, or raise environment.build_timeout_sec in task.toml or \
+             timeout_multiplier in the job",
+            in_seconds(limit)
+        )))
+    })
 }
 
 async fn repeat(
@@ -180,6 +201,19 @@ async fn repeat(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_cannot_ask_for_checks_without_a_pause() {
+        let image = ImageHealthcheck {
+            argv: vec!["true".to_owned()],
+            interval: Duration::from_nanos(1),
+            timeout: Duration::from_secs(1),
+            start_period: Duration::ZERO,
+            retries: u64::MAX,
+        };
+        let check = Check::of_image(&image);
+        assert_eq!((check.interval, check.start_interval), (MIN_INTERVAL, MIN_INTERVAL));
+    }
 
     #[test]
     fn failures_count_only_after_the_start_period() {
