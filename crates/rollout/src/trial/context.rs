@@ -12,7 +12,7 @@ use super::{
     timeouts::Timeouts,
 };
 use crate::{
-    config::{AgentConfig, Env, EnvValue, JobConfig},
+    config::{AgentConfig, Env, EnvValue, JobConfig, ResourceBounds, TaskBounds},
     packages::Packages,
     task::{Task, TaskProblem},
 };
@@ -202,13 +202,14 @@ impl<'a> TrialContext<'a> {
         id: &'s str,
         image: &'s PreparedImage,
     ) -> EnvironmentSpec<'s> {
-        let (config, bounds) = (&self.trial.config.environment, self.task.bounds());
+        let TaskBounds { cpus, memory, storage, .. } = self.task.bounds();
+        let bounds = self.overridden(ResourceBounds { cpus, memory, storage });
         let task = &self.task.config;
         let origin = Origin { job: &self.trial.job_name, trial: id };
         EnvironmentSpec {
-            cpus: config.override_cpus.or(bounds.cpus),
-            memory: config.override_memory.or(bounds.memory),
-            storage: config.override_storage.or(bounds.storage),
+            cpus: bounds.cpus,
+            memory: bounds.memory,
+            storage: bounds.storage,
             // A provider without GPUs was refused, unless the job runs the task without.
             gpus: if self.trial.provider.refusal(Demand::Gpus).is_some() { 0 } else { task.gpus },
             workdir: task
@@ -221,6 +222,16 @@ impl<'a> TrialContext<'a> {
             private_dirs: PRIVATE_DIRS,
             waits: Some(self.trial),
             ..EnvironmentSpec::new(origin, image, "")
+        }
+    }
+
+    /// The limits of an environment, which the job may override.
+    pub(super) fn overridden(&self, bounds: ResourceBounds) -> ResourceBounds {
+        let config = &self.trial.config.environment;
+        ResourceBounds {
+            cpus: config.override_cpus.or(bounds.cpus),
+            memory: config.override_memory.or(bounds.memory),
+            storage: config.override_storage.or(bounds.storage),
         }
     }
 

@@ -263,11 +263,8 @@ async fn create(
         ..context.environment_spec(&id, image)
     };
     if let Some(own) = own {
-        let bounds = own.bounds(context.task.is_harbor);
-        let config = &context.trial.config.environment;
-        spec.cpus = config.override_cpus.or(bounds.cpus);
-        spec.memory = config.override_memory.or(bounds.memory);
-        spec.storage = config.override_storage.or(bounds.storage);
+        let bounds = context.overridden(own.bounds(context.task.is_harbor));
+        (spec.cpus, spec.memory, spec.storage) = (bounds.cpus, bounds.memory, bounds.storage);
         spec.gpus = 0;
         spec.workdir = own.workdir.as_deref();
     }
