@@ -18,7 +18,7 @@ fn an_agent_works_with_a_model_by_name_whose_key_is_in_an_env_file() {
         let result = ran.trial(&format!("claude-code/set/hello__{attempt}"));
         assert_eq!(result["reward"], 1.0, "{result:#}");
         assert_eq!(result["model_calls"]["models"], json!(["claude-sonnet-4-5"]));
-        // A known price, so that nobody has to write one.
+        // A model with a known price.
         assert!(result["model_cost"].as_f64().unwrap() > 0.0, "{result:#}");
     }
     assert!(rollout_testkit::files_holding(&job.dir(), KEY).is_empty());
