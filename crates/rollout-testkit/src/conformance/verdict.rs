@@ -77,18 +77,27 @@ fn results(job: &TestJob<Library>) -> Vec<Value> {
     results
 }
 
-/// Runs a process of the agent during the tests: the reward must be that of the tests, or there must be
-/// evidence and no reward.
+/// Runs a process of the agent during the tests: it must be recorded, and forge no reward.
 fn attack(suite: &Suite, script: &str) {
     for result in results(&job(suite, script)) {
-        assert_eq!(result["tries"], 1, "{result:#}");
         assert!(result["survivors"].as_array().is_some_and(|found| !found.is_empty()), "{result:#}");
-        if result["reward"].is_null() {
-            assert_eq!(result["error"]["type"], "verifier_failed", "{result:#}");
-            assert!(!result["tampering"].as_array().unwrap().is_empty(), "{result:#}");
-        } else {
-            assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
-        }
+        forged_nothing(&result);
+    }
+}
+
+/// Runs a process of the agent that always has a new number, and so may be in no list of processes.
+fn attack_of_hopper(suite: &Suite, script: &str) {
+    results(&job(suite, script)).iter().for_each(forged_nothing);
+}
+
+/// The reward must be that of the tests, or there must be evidence and no reward.
+fn forged_nothing(result: &Value) {
+    assert_eq!(result["tries"], 1, "{result:#}");
+    if result["reward"].is_null() {
+        assert_eq!(result["error"]["type"], "verifier_failed", "{result:#}");
+        assert!(!result["tampering"].as_array().unwrap().is_empty(), "{result:#}");
+    } else {
+        assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
     }
 }
 
@@ -176,7 +185,7 @@ pub fn a_process_that_writes_the_reward_by_another_name_forges_none(suite: &Suit
 }
 
 pub fn a_process_that_keeps_starting_another_forges_no_reward(suite: &Suite) {
-    attack(suite, &hopper(FORGE));
+    attack_of_hopper(suite, &hopper(FORGE));
 }
 
 pub fn a_process_that_keeps_starting_another_is_ended_before_the_tests(suite: &Suite) {
@@ -188,7 +197,7 @@ pub fn a_process_that_keeps_starting_another_is_ended_before_the_tests(suite: &S
 
 pub fn a_process_that_keeps_starting_another_in_its_own_memory_forges_no_reward(suite: &Suite) {
     if cfg!(target_arch = "x86_64") {
-        attack(suite, &sharing_hopper());
+        attack_of_hopper(suite, &sharing_hopper());
     }
 }
 
