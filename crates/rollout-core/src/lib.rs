@@ -13,6 +13,7 @@ mod failure;
 pub mod headline;
 pub mod hosts;
 pub mod lenient_base64;
+pub mod lines;
 pub mod message;
 pub mod moment;
 pub mod name;

@@ -30,6 +30,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::RolloutInput;
+use rollout_core::lines::read_line;
 use rollout_core::message::{Message, Messages, Role};
 use rollout_core::text::hex;
 
@@ -185,7 +186,7 @@ impl<F: FnMut(Row) -> ControlFlow<()>> CheckedRows<F> {
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(Unread::Io)? == 0 {
+            if read_line(&mut reader, &mut line).map_err(Unread::Io)? == 0 {
                 break;
             }
             let text = std::str::from_utf8(&line)

@@ -6,8 +6,7 @@ use std::{
     path::Path,
 };
 
-/// The maximum length of a line. Without it, a file without line ends would fill the memory.
-const MAX_LINE_BYTES: usize = 1 << 30;
+use rollout_core::lines::read_line;
 
 /// Reads lines. It holds one line at a time.
 #[derive(Debug)]
@@ -145,11 +144,7 @@ impl<R: BufRead> Lines<R> {
 
     /// Reads to the end of the line.
     fn read_on(&mut self) -> io::Result<usize> {
-        let length = self.reader.by_ref().take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut self.bytes)?;
-        if length == MAX_LINE_BYTES && !self.bytes.ends_with(b"\n") {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 1 GiB"));
-        }
-        Ok(length)
+        read_line(&mut self.reader, &mut self.bytes)
     }
 }
 

@@ -23,6 +23,7 @@ use rollout_core::{
     response::{Response, TokenUsage},
 };
 use rollout_gateway::{CallError, CallRecord, ChatForm};
+use rollout_record::lines::Lines;
 
 /// The calls of one try.
 #[derive(Debug, Default)]
@@ -106,8 +107,9 @@ impl Calls {
 
     fn read_lines(reader: impl BufRead) -> io::Result<Self> {
         let mut calls = Self::default();
-        for line in reader.split(b'\n') {
-            if let Ok(call) = serde_json::from_slice(&line?) {
+        let mut lines = Lines::new(reader);
+        while let Some(line) = lines.next_line()? {
+            if let Ok(call) = serde_json::from_slice(line.bytes) {
                 calls.read += 1;
                 calls.add(call);
             }
