@@ -1,8 +1,9 @@
 //! The HTTP listener that every server of Rollout uses.
 //!
-//! [`serve`] accepts connections within [`ConnectionLimits`] and stops gracefully. [`AccessGuard`] checks the `Host`
-//! and the token of each request. [`read_json_body`] reads a body up to a limit of bytes and time. What a server
-//! does with a request is an [`axum::Router`] of its own.
+//! [`serve`] accepts connections within [`ConnectionLimits`] and stops gracefully. What a server does with a
+//! request is an [`axum::Router`] of its own. [`AccessGuard`] checks the `Host` and the token of each request.
+//! [`read_json_body`] reads a body up to a limit of bytes and time. [`serve_streams`] accepts connections of a
+//! protocol in which HTTP is only the beginning, such as that of a proxy.
 //!
 //! ```no_run
 //! use std::net::Ipv4Addr;
@@ -29,4 +30,4 @@ mod listen;
 
 pub use access::{AccessError, AccessGuard, AccessToken, InvalidToken};
 pub use body::{BodyError, read_json_body};
-pub use listen::{ConnectionLimits, serve};
+pub use listen::{ConnectionLimits, StreamConnection, serve, serve_streams};

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::idle::{GuardedBody, IdleConnections};
+use crate::idle::{Busy, Connection, GuardedBody, IdleConnections};
 
 /// A pause for the system to free file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -62,15 +62,66 @@ pub fn serve(
     limits: ConnectionLimits,
     stop: CancellationToken,
 ) -> BoxFuture<'static, io::Result<()>> {
-    Box::pin(accept(listener, router, limits, stop))
+    let stopped = stop.clone();
+    Box::pin(accept(listener, limits, stop, move |stream, place| {
+        serve_connection(stream, router.clone(), limits, place, stopped.clone())
+    }))
 }
 
-async fn accept(
+/// Accepts connections of another protocol within the same limits until `stop` is cancelled, which also ends all
+/// connections.
+///
+/// `handle` serves one connection. Until it calls [`StreamConnection::begin`], the connection counts as idle, and has
+/// [`first_head_time`](ConnectionLimits::first_head_time) for the head of its request.
+pub fn serve_streams<F>(
     listener: TcpListener,
-    router: Router,
     limits: ConnectionLimits,
     stop: CancellationToken,
-) -> io::Result<()> {
+    handle: impl Fn(StreamConnection) -> F + Send + Sync + 'static,
+) -> BoxFuture<'static, io::Result<()>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let stopped = stop.clone();
+    Box::pin(accept(listener, limits, stop, move |stream, place| {
+        let handled = handle(StreamConnection { stream, place: Arc::clone(&place), _busy: None });
+        let stopped = stopped.clone();
+        async move {
+            tokio::select! {
+                () = handled => {}
+                () = said_nothing(&place, limits) => {}
+                () = place.ended() => {}
+                () = stopped.cancelled() => {}
+            }
+        }
+    }))
+}
+
+/// A connection of a protocol other than HTTP.
+#[derive(Debug)]
+pub struct StreamConnection {
+    /// The connection.
+    pub stream: TcpStream,
+    place: Arc<Connection>,
+    _busy: Option<Busy>,
+}
+
+impl StreamConnection {
+    /// The head of the request has arrived: from now on, no other connection replaces this one.
+    pub fn begin(&mut self) {
+        self._busy = Some(self.place.begin());
+    }
+}
+
+async fn accept<F>(
+    listener: TcpListener,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+    handle: impl Fn(TcpStream, Arc<Connection>) -> F + Send + Sync,
+) -> io::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(limits.max_connections));
     let idle = Arc::new(IdleConnections::default());
     let connections = TaskTracker::new();
@@ -92,9 +143,9 @@ async fn accept(
                     place
                 }
             };
-            let (router, idle, stop) = (router.clone(), Arc::clone(&idle), stop.clone());
+            let handled = handle(stream, idle.enter());
             connections.spawn(async move {
-                serve_connection(stream, router, limits, &idle, stop).await;
+                handled.await;
                 drop(place);
             });
         }
@@ -115,14 +166,13 @@ async fn serve_connection(
     stream: TcpStream,
     router: Router,
     limits: ConnectionLimits,
-    idle: &Arc<IdleConnections>,
+    place: Arc<Connection>,
     stop: CancellationToken,
 ) {
     // A response that waits for more data to fill a packet would delay its client.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
-    let place = idle.enter();
     let counted = Arc::clone(&place);
     let router = router.layer(middleware::from_fn(move |request: Request, next: Next| {
         let busy = counted.begin();
@@ -130,21 +180,23 @@ async fn serve_connection(
     }));
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
-    let said_nothing = async {
-        tokio::time::sleep(limits.first_head_time).await;
-        if place.has_begun() {
-            std::future::pending::<()>().await;
-        }
-    };
     // An error of a client only ends its own connection.
     tokio::select! {
         _ = connection.as_mut() => {}
-        () = said_nothing => {}
+        () = said_nothing(&place, limits) => {}
         () = place.ended() => {}
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(limits.grace, connection).await;
         }
+    }
+}
+
+/// Waits until a connection without a request has had the time for its head.
+async fn said_nothing(place: &Connection, limits: ConnectionLimits) {
+    tokio::time::sleep(limits.first_head_time).await;
+    if place.has_begun() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -10,28 +10,35 @@ use std::{
     collections::BTreeSet,
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, lookup_host},
-    task::JoinHandle,
     time::timeout,
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::request::{ProxyRequest, RequestKind};
 use rollout_core::hosts::HostList;
+use rollout_http::{ConnectionLimits, StreamConnection, serve_streams};
 
 /// The most bytes of the head of a request.
 const MAX_HEAD: usize = 16 << 10;
 
-/// The time that a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The time that a connection to a host may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection without any traffic is closed after this time. Clients of models wait for an answer for ten minutes.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// How much of a connection is in memory, in each direction.
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// The most hosts that a note lists.
 const MAX_REFUSED: usize = 20;
@@ -40,7 +47,7 @@ const MAX_REFUSED: usize = 20;
 pub(crate) struct EgressProxy {
     address: SocketAddr,
     state: Arc<State>,
-    accepting: JoinHandle<()>,
+    _stop: DropGuard,
 }
 
 #[derive(Default)]
@@ -53,31 +60,29 @@ struct State {
 impl EgressProxy {
     /// Starts a proxy that refuses everything.
     pub(crate) async fn start() -> io::Result<Self> {
+        Self::start_within(ConnectionLimits::default(), IDLE_TIMEOUT).await
+    }
+
+    async fn start_within(limits: ConnectionLimits, idle: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let state = Arc::<State>::default();
         let shared = Arc::clone(&state);
-        let accepting = tokio::spawn(async move {
-            let mut connections = tokio::task::JoinSet::new();
-            loop {
-                tokio::select! {
-                    accepted = listener.accept() => match accepted {
-                        Ok((client, _)) => {
-                            let state = Arc::clone(&shared);
-                            connections.spawn(async move {
-                                if let Err(error) = serve(client, &state).await {
-                                    tracing::debug!(%error, "a connection through the proxy failed");
-                                }
-                            });
-                        }
-                        // The process has too many open files; others are closed meanwhile.
-                        Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-                    },
-                    Some(_) = connections.join_next() => {}
+        let stop = CancellationToken::new();
+        let serving = serve_streams(listener, limits, stop.clone(), move |client| {
+            let state = Arc::clone(&shared);
+            async move {
+                if let Err(error) = serve(client, &state, idle).await {
+                    tracing::debug!(%error, "a connection through the proxy failed");
                 }
             }
         });
-        Ok(Self { address, state, accepting })
+        tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::warn!(%error, "the proxy of a trial ended");
+            }
+        });
+        Ok(Self { address, state, _stop: stop.drop_guard() })
     }
 
     /// Its address on the host.
@@ -96,32 +101,22 @@ impl EgressProxy {
     }
 }
 
-impl Drop for EgressProxy {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-async fn serve(mut client: TcpStream, state: &State) -> io::Result<()> {
-    let head = timeout(HEAD_TIMEOUT, read_head(&mut client)).await;
-    let (head, rest) = match head {
-        Ok(Ok(Some(head))) => head,
-        Ok(Err(error)) => return Err(error),
-        Ok(Ok(None)) | Err(_) => return Ok(()),
-    };
+async fn serve(mut connection: StreamConnection, state: &State, idle: Duration) -> io::Result<()> {
+    let Some((head, rest)) = read_head(&mut connection.stream).await? else { return Ok(()) };
+    connection.begin();
+    let client = &mut connection.stream;
     let Some(request) = ProxyRequest::parse(&head) else {
-        return answer(&mut client, "400 Bad Request", "this is a proxy: send it whole URLs, or CONNECT")
-            .await;
+        return answer(client, "400 Bad Request", "this is a proxy: send it whole URLs, or CONNECT").await;
     };
     let mut server = match connect(&request, state).await {
         Ok(server) => server,
         Err(Refusal::Host) => {
             let text = format!("{} is not in allowed_hosts of the task", request.host);
-            return answer(&mut client, "403 Forbidden", &text).await;
+            return answer(client, "403 Forbidden", &text).await;
         }
         Err(Refusal::Unreachable(error)) => {
             let text = format!("cannot connect to {}:{}: {error}", request.host, request.port);
-            return answer(&mut client, "502 Bad Gateway", &text).await;
+            return answer(client, "502 Bad Gateway", &text).await;
         }
     };
     match &request.kind {
@@ -129,8 +124,53 @@ async fn serve(mut client: TcpStream, state: &State) -> io::Result<()> {
         RequestKind::Forward(head) => server.write_all(head).await?,
     }
     server.write_all(&rest).await?;
-    tokio::io::copy_bidirectional(&mut client, &mut server).await?;
-    Ok(())
+    relay(client, &mut server, idle).await
+}
+
+/// Copies in both directions until both have ended, or until nothing has moved for the idle time.
+async fn relay(client: &mut TcpStream, server: &mut TcpStream, idle: Duration) -> io::Result<()> {
+    let moved = AtomicU64::new(0);
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let both = async {
+        tokio::try_join!(
+            copy(&mut from_client, &mut to_server, &moved),
+            copy(&mut from_server, &mut to_client, &moved)
+        )
+    };
+    let silence = async {
+        let mut before = moved.load(Ordering::Relaxed);
+        loop {
+            tokio::time::sleep(idle).await;
+            let now = moved.load(Ordering::Relaxed);
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    };
+    tokio::select! {
+        ended = both => ended.map(drop),
+        () = silence => Ok(()),
+    }
+}
+
+/// Copies to the end, and counts the parts that were read and written.
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    moved: &AtomicU64,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        moved.fetch_add(1, Ordering::Relaxed);
+        to.write_all(&buffer[..read]).await?;
+        moved.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 enum Refusal {
@@ -271,5 +311,57 @@ mod tests {
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;
         assert!(answer.is_empty());
+    }
+
+    /// A limit that a test waits for. A request on a busy machine arrives within it.
+    const SHORT: Duration = Duration::from_secs(2);
+
+    /// Everything that arrives until the proxy closes a connection, which it does long before a default limit.
+    async fn rest(client: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        // A connection that is cut may end with an error.
+        let _ = timeout(Duration::from_secs(60), client.read_to_end(&mut bytes)).await.expect("it is closed");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_complete_its_request_is_disconnected() {
+        let limits = ConnectionLimits { first_head_time: SHORT, ..ConnectionLimits::default() };
+        let proxy = EgressProxy::start_within(limits, IDLE_TIMEOUT).await.unwrap();
+        for sent in ["", "CONNECT a.test:443 HTTP/1.1\r\n"] {
+            let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+            client.write_all(sent.as_bytes()).await.unwrap();
+            assert_eq!(rest(&mut client).await, "", "{sent}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unfinished_requests_beyond_the_limit_do_not_keep_others_waiting() {
+        let patient = Duration::from_secs(600);
+        let limits =
+            ConnectionLimits { max_connections: 4, first_head_time: patient, ..ConnectionLimits::default() };
+        let proxy = EgressProxy::start_within(limits, IDLE_TIMEOUT).await.unwrap();
+        let mut unfinished = Vec::new();
+        for _ in 0..8 {
+            unfinished.push(TcpStream::connect(proxy.address()).await.unwrap());
+        }
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(b"GET http://a.test/ HTTP/1.1\r\n\r\n").await.unwrap();
+        assert!(rest(&mut client).await.starts_with("HTTP/1.1 403"));
+        // The one that waited for longest has left.
+        assert_eq!(rest(&mut unfinished[0]).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_without_traffic_is_closed() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let proxy = EgressProxy::start_within(ConnectionLimits::default(), SHORT).await.unwrap();
+        proxy.allow(hosts(&["127.0.0.0/8"]));
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        // It never says anything, and stays open.
+        let (_server, _) = listener.accept().await.unwrap();
+        assert!(rest(&mut client).await.starts_with("HTTP/1.1 200"));
     }
 }
