@@ -10,7 +10,7 @@ use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
 
 /// The maximum k of pass@k and pass^k.
-pub const MOST_TRIES: usize = 1_000;
+pub(super) const MOST_TRIES: usize = 1_000;
 
 /// Returns the distribution of at least one value. All values must be finite.
 ///

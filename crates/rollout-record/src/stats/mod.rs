@@ -33,7 +33,7 @@ mod sample;
 
 pub use clusters::Clusters;
 pub(crate) use figures::Gather;
-pub use figures::{MOST_TRIES, spread};
+pub use figures::spread;
 pub use holm::holm;
 pub use interval::{Confidence, wilson};
 pub use mcnemar::{ChiSquare, McNemar};

@@ -36,7 +36,7 @@ use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{AgentStatistics, Figures, Interval, Resampling, Statistics};
 
 /// The maximum number of groups of tasks. More groups would contain few tasks each, and make the report too long.
-pub const MOST_PARTS: usize = 1_000;
+const MOST_PARTS: usize = 1_000;
 
 /// The confidence of all intervals.
 const CONFIDENCE: Confidence = Confidence::P95;

@@ -157,7 +157,7 @@ impl TaskConfig {
     }
 
     /// Whether test.sh of a step runs in a separate environment, if the job does not decide.
-    pub fn is_step_separate(&self, step: &StepConfig) -> bool {
+    pub(crate) fn is_step_separate(&self, step: &StepConfig) -> bool {
         match step.verifier_environment {
             Some(mode) => mode == VerifierEnvironment::Separate,
             None => step.verifier_own_environment.is_some() || self.is_separate(),

@@ -118,7 +118,7 @@ impl PackageError {
     }
 
     /// Whether another try may go better.
-    pub fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Request { .. } | Self::VersionTimeout { .. } => true,
             Self::Status { status, .. } => {

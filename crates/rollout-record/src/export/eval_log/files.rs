@@ -165,7 +165,7 @@ impl Episodes {
     }
 
     /// Writes the remaining episodes to one file with these field names. Unsupported episodes are skipped.
-    pub fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
+    pub(crate) fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
             RecordDialect::Document => write_lines(path, self),
             RecordDialect::CubeHarness => write_lines(
