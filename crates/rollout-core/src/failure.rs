@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::printable;
+
 /// The types of failures, by the phase of the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -171,4 +173,23 @@ pub struct TrialError {
     pub kind: ErrorType,
     /// The message: what was attempted, what happened, and what to do next.
     pub message: String,
+}
+
+impl TrialError {
+    /// The content of `error.txt`. Users read it in terminals, and the message quotes output of agents.
+    pub fn file_content(&self) -> String {
+        format!("{}\n\n{}\n", self.kind, printable(self.message.trim_end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_error_cannot_move_the_cursor() {
+        let message = "exit code 3:\n\u{1b}[2J\u{202e}gone\r\n".to_owned();
+        let text = TrialError { kind: ErrorType::AgentExecutionFailed, message }.file_content();
+        assert_eq!(text, "agent_execution_failed\n\nexit code 3:\n\\u{1b}[2J\\u{202e}gone\n");
+    }
 }

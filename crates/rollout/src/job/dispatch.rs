@@ -27,7 +27,6 @@ use super::{
     provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
-    run::settle,
     saved_rows::SavedRows,
     sections::Sections,
     spending::Spending,
@@ -226,6 +225,15 @@ impl Job {
     }
 }
 
+/// Waits until the environments of a job are removed. Reports and returns what could not be removed.
+pub(super) async fn settle(provider: &dyn Provider, events: &UnboundedSender<Event>) -> Vec<String> {
+    let left = provider.settle().await;
+    for message in &left {
+        let _ = events.send(Event::Warning { message: message.clone() });
+    }
+    left
+}
+
 /// How a task of the dispatcher ended.
 enum End {
     Trial(TrialEnd),
@@ -418,14 +426,6 @@ impl Dispatcher {
         self.tell(Event::TrialStarted { index, trial: id });
         if matches!(task.work, Work::Example { .. }) {
             self.tell(Event::PhaseStarted { index, phase: Phase::Execute });
-        }
-    }
-
-    /// Removes the members of a group that will not be started. If the others have ended, they are scored.
-    fn abandon_group(&mut self) {
-        let Some((group, left)) = self.group.take() else { return };
-        if let Some(scoring) = group.abandon(left) {
-            self.running.spawn(async { End::Rollout(scoring.await) });
         }
     }
 

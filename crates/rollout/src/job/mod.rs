@@ -25,7 +25,6 @@ mod recorder;
 mod regrade;
 mod resume;
 pub(crate) mod rollouts;
-mod run;
 mod saved;
 mod saved_rows;
 mod sections;
@@ -43,6 +42,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use jiff::{Timestamp, Zoned};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
 pub use difference::ConfigDifference;
@@ -55,10 +55,15 @@ pub use regrade::RegradeError;
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{
-    earlier_rows::EarlierRows, journaled::Journaled, provenance::TaskHashes, sections::Sections,
-    summary::Rows,
+    dispatch::settle, earlier_rows::EarlierRows, journaled::Journaled, provenance::TaskHashes,
+    sections::Sections, summary::Rows,
 };
-use rollout_core::{event::Event, provenance::Provenance, result::TrialResult, row::RolloutOutput};
+use rollout_core::{
+    event::Event,
+    provenance::Provenance,
+    result::{JobResult, TrialResult},
+    row::RolloutOutput,
+};
 use rollout_env::Provider;
 use rollout_model as model;
 use rollout_model::{Share, State};
@@ -403,6 +408,23 @@ impl Job {
     /// The directory of its results.
     pub fn directory(&self) -> &Path {
         self.store.as_ref().map_or(Path::new(""), |store| store.dir.path())
+    }
+
+    /// Runs the job to its end, and sends events to `events`.
+    ///
+    /// Every trial whose end is reported is saved on disk.
+    pub fn run(
+        self,
+        events: UnboundedSender<Event>,
+        cancel: Cancel,
+    ) -> BoxFuture<'static, Result<JobResult, JobError>> {
+        Box::pin(async move {
+            let provider = Arc::clone(&self.provider);
+            let outcome = self.dispatch(&events, cancel).await;
+            // A job that failed must not end either while its environments are being removed.
+            settle(&*provider, &events).await;
+            outcome
+        })
     }
 
     /// The first event.

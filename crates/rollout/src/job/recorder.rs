@@ -14,7 +14,6 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{JobError, Plan, episode_log::EpisodeLog, planned::Work, provenance::Origin, rollouts::Finished};
-use crate::trial::error_text;
 use rollout_core::{name::TrialIndex, provenance::TrialProvenance, result::TrialResult};
 use rollout_record::{
     atomic,
@@ -231,7 +230,7 @@ impl<'a> TrialFile<'a> {
 /// Writes the files of a finished trial. Its directory exists.
 fn write_trial(dir: &TrialDir, trial: &TrialFile<'_>) -> Result<(), JobError> {
     if let Some(error) = &trial.result.error {
-        atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
+        atomic::write(&dir.error(), |file| file.write_all(error.file_content().as_bytes()))?;
     }
     atomic::write_json(&dir.result(), trial)?;
     // Remains of an earlier run are harmless.

@@ -1,10 +1,10 @@
 //! One trial: an agent's attempt at a task, from the image to the reward.
 //!
 //! A trial has one or more tries: infrastructure failures are retried. [`run`] runs the tries, `run_once` runs the
-//! phases of one, each in its own file:
+//! phases of one:
 //!
 //! ```text
-//! start ─▶ setup ─▶ install ─▶ execute ─▶ artifacts ─▶ verify ─▶ collect ─▶ teardown
+//! setup (image, environment, files, install) ─▶ execute ─▶ verify ─▶ teardown (logs, removal)
 //! ```
 //!
 //! A task with steps repeats the phases from execute to verify, once for each step.
@@ -15,7 +15,6 @@
 mod artifacts;
 mod calls;
 mod clock;
-mod collect;
 mod collectors;
 mod context;
 mod converse;
@@ -24,7 +23,6 @@ mod execute;
 mod failure;
 mod gateway;
 mod healthcheck;
-mod install;
 mod install_cache;
 mod instruction;
 mod live;
@@ -40,7 +38,6 @@ mod script;
 mod separate;
 mod services;
 mod setup;
-mod start;
 mod startup;
 mod step;
 mod step_rewards;
@@ -48,9 +45,9 @@ mod tampering;
 mod teardown;
 mod test_files;
 mod timeouts;
-mod try_record;
 mod verify;
 
+pub(crate) use self::regrade::survey;
 pub use self::{
     context::{Progress, StepEnv, TaskEnv, Trial},
     earlier::Regrade,
@@ -58,7 +55,6 @@ pub use self::{
     reward::{Reward, RewardError},
     timeouts::Timeouts,
 };
-pub(crate) use self::{regrade::survey, retry::error_text};
 
 use self::{
     clock::Clock,
@@ -66,8 +62,7 @@ use self::{
     failure::Failure,
     network::Egress,
     retry::{keep_failed_try, next_try},
-    run_once::{TryEnd, run_once},
-    try_record::TryRecord,
+    run_once::{TryEnd, TryRecord, run_once},
 };
 use crate::{
     agent,

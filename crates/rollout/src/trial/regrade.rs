@@ -16,14 +16,13 @@ use super::{
     healthcheck,
     network::{self, Egress},
     retry::next_try,
-    run_once::{Cut, until_cancelled},
+    run_once::{Cut, TryRecord, until_cancelled},
     separate,
     services::{ServiceSource, Services},
     setup, startup,
     step::{Step, steps},
     step_rewards::{combine, shortfall},
     teardown::{self, abandon},
-    try_record::TryRecord,
     verify::{AgentState, Verified, verify_again},
 };
 use crate::task::{Task, TaskProblem, unsupported};

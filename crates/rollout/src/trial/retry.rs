@@ -4,7 +4,7 @@ use std::{fs, io, time::Duration};
 
 use super::failure::Failure;
 use crate::config::RetryConfig;
-use rollout_core::{result::TrialError, text::printable};
+use rollout_core::result::TrialError;
 use rollout_record::layout::TrialDir;
 
 /// How long to wait before the next try of a trial; none after the last one.
@@ -22,12 +22,7 @@ pub(super) fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -
             fs::rename(entry.path(), kept.join(entry.file_name()))?;
         }
     }
-    fs::write(kept.join("error.txt"), error_text(error))
-}
-
-/// The content of `error.txt`. Users read it in terminals, and the message quotes output of agents.
-pub(crate) fn error_text(error: &TrialError) -> String {
-    format!("{}\n\n{}\n", error.kind, printable(error.message.trim_end()))
+    fs::write(kept.join("error.txt"), error.file_content())
 }
 
 #[cfg(test)]
@@ -54,13 +49,6 @@ mod tests {
     fn waits_grow_to_the_limit_and_there_is_none_after_the_last_try() {
         let delays: Vec<_> = (1..=5).map(|failed| retry().delay_after(failed)).collect();
         assert_eq!(delays, [millis(1000), millis(2000), millis(3000), millis(3000), None]);
-    }
-
-    #[test]
-    fn the_text_of_an_error_cannot_move_the_cursor() {
-        let message = "exit code 3:\n\u{1b}[2J\u{202e}gone\r\n".to_owned();
-        let text = error_text(&TrialError { kind: ErrorType::AgentExecutionFailed, message });
-        assert_eq!(text, "agent_execution_failed\n\nexit code 3:\n\\u{1b}[2J\\u{202e}gone\n");
     }
 
     #[test]

@@ -5,17 +5,16 @@ use std::{path::Path, sync::Arc};
 use super::{
     artifacts::{self, Artifact},
     calls::required,
-    collect::LogCopy,
     collectors::{CollectedFrom, run_collectors},
     context::TrialContext,
     failure::Failure,
     network,
     script::LeftRunning,
     services::{self, ServiceSource, Services},
-    start::prepare_image,
+    setup::prepare_image,
     startup,
     step::TestsImage,
-    teardown,
+    teardown::{self, LogCopy},
     verify::Graded,
 };
 use rollout_core::{event::Phase, result::ErrorType};

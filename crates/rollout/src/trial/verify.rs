@@ -8,7 +8,6 @@ use super::{
     artifacts::{self, Artifact},
     calls::required,
     clock::PhaseSpan,
-    collect::LogCopy,
     collectors::{CollectedFrom, run_collectors},
     context::{TrialContext, variables},
     failure::Failure,
@@ -17,6 +16,7 @@ use super::{
     separate::{self, SeparateEnvironment},
     services::Services,
     tampering::{TESTS_DIR, VerdictWatch},
+    teardown::LogCopy,
     test_files::TestFiles,
 };
 use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};

@@ -1,6 +1,6 @@
 //! Reasons to stop a job before all its trials ran.
 
-use super::Dispatcher;
+use super::{Dispatcher, End};
 use crate::job::{JobError, rollouts::Finished};
 use rollout_core::{
     event::Event,
@@ -10,6 +10,14 @@ use rollout_core::{
 use rollout_model as model;
 
 impl Dispatcher {
+    /// Removes the members of a group that will not be started. If the others have ended, they are scored.
+    pub(super) fn abandon_group(&mut self) {
+        let Some((group, left)) = self.group.take() else { return };
+        if let Some(scoring) = group.abandon(left) {
+            self.running.spawn(async { End::Rollout(scoring.await) });
+        }
+    }
+
     /// Ends the job: every other trial of the model would fail too.
     pub(super) fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
         let agent = self.plan.parts(index).0;
