@@ -9,7 +9,7 @@ use rollout::{
     record::redact::Redactor,
 };
 
-use super::{execute, hub_questions, load};
+use super::{hub_questions, load, run};
 use crate::{
     args::Eval,
     exit::{Exit, Failure, hinted},
@@ -21,7 +21,7 @@ use crate::{
 /// Loads the configuration, asks the questions, and scores the answers.
 pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output);
+    let form = run::form(args.output);
     let mut overrides = overrides(&args)?;
     let mut loaded = configuration(&args.config, &overrides)?;
     let of_hub = hub_questions::overrides(&loaded).await?;
@@ -74,12 +74,12 @@ pub(super) async fn resume(
 }
 
 async fn carry_out(mut run: Run, form: Form, log: &LogFile, cancel: Cancel) -> Result<Exit, Failure> {
-    execute::begin(run.job(), log)?;
+    run::begin(run.job(), log)?;
     let run = |events, cancel| async { run.run(events, cancel).await.map_err(hinted(EvalError::hint)) };
-    let (outcome, _) = execute::watch(form, None, cancel, run).await?;
+    let (outcome, _) = run::watch(form, None, cancel, run).await?;
     // The score 0 of an answer that the judge failed on is not a real score.
     let unjudged = outcome.summary.is_some_and(|summary| summary.judge_failures > 0);
-    Ok(match execute::judge(&outcome.result, &[]) {
+    Ok(match run::judge(&outcome.result, &[]) {
         Exit::Success if unjudged => Exit::Unmet,
         exit => exit,
     })

@@ -1,4 +1,4 @@
-//! Loads job files, datasets and models, and renders their problems.
+//! Loads and plans jobs: their files, datasets, models and providers, with all problems rendered.
 
 use std::{
     collections::HashMap,
@@ -9,24 +9,31 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use globset::{Glob, GlobMatcher};
 use rollout::{
     config::{
-        AgentKind, DatasetSource, EnvValue, InteractionConfig, LoadedJob, Override, Problems, Severity,
-        load_job, load_job_text,
+        AgentKind, DatasetSource, EnvValue, EnvironmentConfig, InteractionConfig, LoadedJob, Override,
+        Problems, Severity, load_job, load_job_text,
     },
-    job::{ExampleSet, Plan, PlanDataset},
+    environment::{ConnectError, HostPaths, Provider, connect},
+    job::{ExampleSet, NoProvider, Plan, PlanDataset, PlanError, Selection, Work},
     model::{
-        Model,
+        Model, PythonWorkers,
         build::{self, InteractionContext},
     },
     name::{AgentName, DatasetName},
+    preflight::{self, Preflight},
     record::redact::Redactor,
     task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
 };
 
+use super::warnings::{TaskWarnings, findings, line};
 use crate::{
+    engine,
     exit::{Failure, chain, hinted},
+    packages::packages,
     report::text::{BOLD, DIM, count, first_line, paint},
+    state::state_dir,
 };
 
 /// The names of a job file in a directory.
@@ -211,6 +218,139 @@ pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, 
         AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } | AgentKind::Preset(_) => None,
     });
     Ok(models.collect::<Result<_, _>>()?)
+}
+
+/// Plans a part of a job, starts what it needs, and looks at everything that its trials will use. Warnings are shown;
+/// with `strict`, problems of tasks are errors.
+pub(crate) async fn planned(
+    loaded: LoadedJob,
+    overrides: Vec<String>,
+    selection: &Selection,
+    sources: Sources,
+    strict: bool,
+) -> Result<(Plan, Arc<dyn Provider>), Failure> {
+    let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
+    let context = interaction_context(&loaded, None).await?;
+    let datasets = datasets(&loaded, sources, &Resolved::default(), context.as_ref()).await?;
+    let of_tasks = TaskWarnings::of(&datasets);
+    let models = models(&loaded)?;
+    let plan = Plan::new(loaded, overrides, datasets, selection, &variable)
+        .map_err(hinted(PlanError::hint))?
+        .with_models(models)
+        .with_packages(packages()?);
+    let of_tasks = of_tasks.within(&plan);
+    let provider = provider_of(&plan, context).await?;
+    let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
+    if found.hopeless {
+        // The notes explain the choice of the provider.
+        let notes = provider.notes().into_iter().map(|note| line(provider.name(), &note));
+        let details: Vec<_> = notes.chain(findings(&found.findings, true)).collect();
+        let failure = Failure::from("no trial can succeed, so nothing was started");
+        return Err(failure.details(details.join("\n")));
+    }
+    if strict {
+        let mut problems = of_tasks.unsupported();
+        problems.extend(invalid(&plan));
+        problems.extend(findings(&found.findings, true));
+        if !problems.is_empty() {
+            let number = count(problems.len() as u64, "problem");
+            let failure = Failure::from(format!("rejected by --strict: the tasks have {number}"));
+            return Err(failure.details(problems.join("\n\n")));
+        }
+    }
+    warnings.extend(of_tasks.short());
+    warnings.extend(findings(&found.findings, false));
+    for warning in warnings {
+        writeln!(anstream::stderr().lock(), "{warning}")?;
+    }
+    Ok((plan, provider))
+}
+
+/// Checks what the trials of a plan need: images, scripts and model servers.
+async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result<(Plan, Preflight), Failure> {
+    let config = Arc::clone(plan.config());
+    let looked = tokio::task::spawn_blocking(move || {
+        let found = preflight::check(&plan, Some(&*provider));
+        (plan, found)
+    });
+    let (looked, unreachable) = tokio::join!(looked, preflight::unreachable_models(&config));
+    let (plan, mut found) = looked?;
+    found.findings.extend(unreachable);
+    Ok((plan, found))
+}
+
+/// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if
+/// none is given and an interaction has containers.
+pub(crate) async fn interaction_context(
+    loaded: &LoadedJob,
+    known: Option<Arc<dyn Provider>>,
+) -> Result<Option<InteractionContext>, Failure> {
+    let config = &loaded.config;
+    let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
+        DatasetSource::Interaction(interaction) => Some(interaction),
+        DatasetSource::Path(_)
+        | DatasetSource::Git(_)
+        | DatasetSource::Named { .. }
+        | DatasetSource::Registry { .. } => None,
+    });
+    let containers: Vec<bool> = interactions.map(|interaction| interaction.environment.is_some()).collect();
+    if containers.is_empty() {
+        return Ok(None);
+    }
+    let provider = match known {
+        Some(provider) => provider,
+        None if containers.contains(&true) => provider(&config.environment).await?,
+        None => Arc::new(NoProvider),
+    };
+    let job = config.name.as_ref().map_or("rollout", |name| name.as_str()).to_owned();
+    let python = PythonWorkers::new(loaded.base_dir());
+    Ok(Some(InteractionContext { provider, job, python }))
+}
+
+/// A pattern on the command line that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid pattern `{pattern}`: {reason}")]
+struct PatternError {
+    pattern: String,
+    reason: String,
+}
+
+pub(crate) fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
+    let compiled = patterns.iter().map(|pattern| match Glob::new(pattern) {
+        Ok(glob) => Ok(glob.compile_matcher()),
+        Err(error) => Err(PatternError { pattern: pattern.clone(), reason: error.kind().to_string() }),
+    });
+    Ok(compiled.collect::<Result<_, _>>()?)
+}
+
+/// Returns the provider that the trials of a plan need.
+async fn provider_of(plan: &Plan, context: Option<InteractionContext>) -> Result<Arc<dyn Provider>, Failure> {
+    let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container(_)));
+    match context {
+        Some(InteractionContext { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
+            Ok(provider)
+        }
+        _ => provider(&plan.config().environment).await,
+    }
+}
+
+/// Starts the provider of an `environment` section.
+pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
+    connect(config, &place()?).await.map_err(hinted(ConnectError::hint))
+}
+
+/// Returns the paths that providers need on this machine.
+pub(crate) fn place() -> Result<HostPaths, Failure> {
+    // Programs that wrap this command can set another helper.
+    let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
+    let helper = helper.map_or_else(std::env::current_exe, Ok)?;
+    Ok(HostPaths {
+        state_dir: state_dir()?,
+        helper,
+        docker: engine::place(),
+        kubernetes: engine::clusters(),
+        clouds: engine::clouds(),
+    })
 }
 
 /// Renders the invalid tasks of a plan with their problems.

@@ -9,7 +9,6 @@ mod dataset_argument;
 pub(crate) mod datasets;
 pub(crate) mod doctor;
 pub(crate) mod eval;
-mod execute;
 pub(crate) mod export;
 pub(crate) mod flakes;
 pub(crate) mod gateway;

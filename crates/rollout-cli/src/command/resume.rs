@@ -11,7 +11,7 @@ use rollout::{
     },
 };
 
-use super::{eval, execute, load, regrade, run};
+use super::{eval, load, regrade, run};
 use crate::{
     args::{Answer, Output, RerunWhich, Resume},
     command::sources::sources,
@@ -45,7 +45,7 @@ impl Change {
 /// Opens the job and runs what is missing.
 pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output);
+    let form = run::form(args.output);
     let resumable = Resumable::open(&args.directory).map_err(hinted(ResumeError::hint))?;
     let rerun = rerun(&args.rerun);
     let change = Change::of(&args);
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     }
     match (regrade, args.output) {
         // With events, as for other jobs, and without the report.
-        (None, _) | (Some(_), Output::Json) => execute::execute(job, form, None, &[], &log, cancel).await,
+        (None, _) | (Some(_), Output::Json) => run::execute(job, form, None, &[], &log, cancel).await,
         (Some(_), Output::Human) => regrade::grade(job, form, Answer::Human, &log, cancel).await,
     }
 }
@@ -153,10 +153,10 @@ async fn open(
     let provider: Arc<dyn Provider> = match (recorded == NoProvider.name(), loaded.config.needs_environment())
     {
         (true, false) => Arc::new(NoProvider),
-        (true, true) => run::provider(&loaded.config.environment).await?,
+        (true, true) => load::provider(&loaded.config.environment).await?,
         (false, _) => recorded_provider(&loaded.config.environment, &recorded).await?,
     };
-    let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
+    let context = load::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
     let resolved = resumable.resolved(grows);
     let datasets = load::datasets(&loaded, sources(offline)?, &resolved, context.as_ref()).await?;
     let models = load::models(&loaded)?;
@@ -182,7 +182,7 @@ pub(crate) async fn recorded_provider(
 ) -> Result<Arc<dyn Provider>, Failure> {
     let kind = EnvironmentKind::from_name(recorded);
     let config = EnvironmentConfig { kind: kind.or(config.kind), ..config.clone() };
-    connect(&config, &run::place()?).await.map_err(|source| {
+    connect(&config, &load::place()?).await.map_err(|source| {
         let hint = source.hint().map(str::to_owned);
         Failure::from(Unanswered { recorded: recorded.to_owned(), source }).hint(hint)
     })

@@ -1,38 +1,51 @@
-//! `rollout run`: runs a job.
+//! `rollout run`: runs a job, and shows its progress and results.
 
-use std::{io::Write as _, path::PathBuf, sync::Arc};
-
-use globset::{Glob, GlobMatcher};
-use rollout::{
-    config::{DatasetSource, EnvironmentConfig, LoadedJob},
-    environment::{ConnectError, HostPaths, Provider, connect},
-    job::{Job, JobError, NoProvider, Plan, PlanError, Selection, Work},
-    model::{PythonWorkers, build::InteractionContext},
-    preflight::{self, Preflight},
-    task::{Resolved, Sources},
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
 };
+
+use rollout::{
+    environment::Provider,
+    event::Event,
+    job::{Cancel, Job, JobError, Plan, Selection},
+    result::JobResult,
+};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    execute::{self, JunitFile},
-    load, plan, quick,
-    warnings::{TaskWarnings, findings, line},
+    load::{self, globs},
+    open_files, plan, quick,
+    sources::sources,
 };
 use crate::{
-    args::Run,
-    command::sources::sources,
-    engine,
+    args::{FailUnder, Output, Rate, Run},
+    disk,
     exit::{Exit, Failure, hinted},
-    logging,
-    packages::packages,
-    report::{Form, text::count},
+    logging::{self, LogFile},
+    report::{
+        Form, Junit, Reporter,
+        text::{BAD, number, paint},
+    },
     signals,
     state::state_dir,
 };
 
+/// Why a started job could not be completed.
+#[derive(Debug, thiserror::Error)]
+enum ExecuteError {
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot print the job's progress, so the job was stopped; `rollout resume` continues it")]
+    Show(#[source] io::Error),
+}
+
 /// Loads, plans and runs a job.
 pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output);
+    let form = form(args.output);
     let (plan, provider) = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
@@ -49,7 +62,7 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
         job = Job::create(plan, provider) => job.map_err(hinted(JobError::hint))?,
     };
-    execute::execute(job, form, junit, &args.fail_under, &log, cancel).await
+    execute(job, form, junit, &args.fail_under, &log, cancel).await
 }
 
 /// Loads and checks the job before its directory is created, so that an invalid job leaves nothing behind.
@@ -71,94 +84,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
             (quick::job(args, &load::overrides(&overrides)?)?, overrides)
         }
     };
-    planned(loaded, overrides, &selection, sources(args.offline)?, args.strict).await
-}
-
-/// Plans a part of a job, starts what it needs, and looks at everything that its trials will use. Warnings are shown;
-/// with `strict`, problems of tasks are errors.
-pub(crate) async fn planned(
-    loaded: LoadedJob,
-    overrides: Vec<String>,
-    selection: &Selection,
-    sources: Sources,
-    strict: bool,
-) -> Result<(Plan, Arc<dyn Provider>), Failure> {
-    let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
-    let context = interaction_context(&loaded, None).await?;
-    let datasets = load::datasets(&loaded, sources, &Resolved::default(), context.as_ref()).await?;
-    let of_tasks = TaskWarnings::of(&datasets);
-    let models = load::models(&loaded)?;
-    let plan = Plan::new(loaded, overrides, datasets, selection, &load::variable)
-        .map_err(hinted(PlanError::hint))?
-        .with_models(models)
-        .with_packages(packages()?);
-    let of_tasks = of_tasks.within(&plan);
-    let provider = provider_of(&plan, context).await?;
-    let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
-    if found.hopeless {
-        // The notes explain the choice of the provider.
-        let notes = provider.notes().into_iter().map(|note| line(provider.name(), &note));
-        let details: Vec<_> = notes.chain(findings(&found.findings, true)).collect();
-        let failure = Failure::from("no trial can succeed, so nothing was started");
-        return Err(failure.details(details.join("\n")));
-    }
-    if strict {
-        let mut problems = of_tasks.unsupported();
-        problems.extend(load::invalid(&plan));
-        problems.extend(findings(&found.findings, true));
-        if !problems.is_empty() {
-            let number = count(problems.len() as u64, "problem");
-            let failure = Failure::from(format!("rejected by --strict: the tasks have {number}"));
-            return Err(failure.details(problems.join("\n\n")));
-        }
-    }
-    warnings.extend(of_tasks.short());
-    warnings.extend(findings(&found.findings, false));
-    for warning in warnings {
-        writeln!(anstream::stderr().lock(), "{warning}")?;
-    }
-    Ok((plan, provider))
-}
-
-/// Checks what the trials of a plan need: images, scripts and model servers.
-pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result<(Plan, Preflight), Failure> {
-    let config = Arc::clone(plan.config());
-    let looked = tokio::task::spawn_blocking(move || {
-        let found = preflight::check(&plan, Some(&*provider));
-        (plan, found)
-    });
-    let (looked, unreachable) = tokio::join!(looked, preflight::unreachable_models(&config));
-    let (plan, mut found) = looked?;
-    found.findings.extend(unreachable);
-    Ok((plan, found))
-}
-
-/// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if
-/// none is given and an interaction has containers.
-pub(crate) async fn interaction_context(
-    loaded: &LoadedJob,
-    known: Option<Arc<dyn Provider>>,
-) -> Result<Option<InteractionContext>, Failure> {
-    let config = &loaded.config;
-    let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
-        DatasetSource::Interaction(interaction) => Some(interaction),
-        DatasetSource::Path(_)
-        | DatasetSource::Git(_)
-        | DatasetSource::Named { .. }
-        | DatasetSource::Registry { .. } => None,
-    });
-    let containers: Vec<bool> = interactions.map(|interaction| interaction.environment.is_some()).collect();
-    if containers.is_empty() {
-        return Ok(None);
-    }
-    let provider = match known {
-        Some(provider) => provider,
-        None if containers.contains(&true) => provider(&config.environment).await?,
-        None => Arc::new(NoProvider),
-    };
-    let job = config.name.as_ref().map_or("rollout", |name| name.as_str()).to_owned();
-    let python = PythonWorkers::new(loaded.base_dir());
-    Ok(Some(InteractionContext { provider, job, python }))
+    load::planned(loaded, overrides, &selection, sources(args.offline)?, args.strict).await
 }
 
 /// Returns all overrides of the job file, in the form of `--set`.
@@ -171,48 +97,189 @@ fn overrides(args: &Run) -> Vec<String> {
     overrides
 }
 
-/// A pattern on the command line that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("invalid pattern `{pattern}`: {reason}")]
-struct PatternError {
-    pattern: String,
-    reason: String,
+/// The file of a JUnit report. It is opened before anything runs, so that an invalid path is found early.
+#[derive(Debug)]
+pub(crate) struct JunitFile {
+    path: PathBuf,
+    file: File,
 }
 
-pub(crate) fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
-    let compiled = patterns.iter().map(|pattern| match Glob::new(pattern) {
-        Ok(glob) => Ok(glob.compile_matcher()),
-        Err(error) => Err(PatternError { pattern: pattern.clone(), reason: error.kind().to_string() }),
-    });
-    Ok(compiled.collect::<Result<_, _>>()?)
-}
-
-/// Returns the provider that the trials of a plan need.
-async fn provider_of(plan: &Plan, context: Option<InteractionContext>) -> Result<Arc<dyn Provider>, Failure> {
-    let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container(_)));
-    match context {
-        Some(InteractionContext { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
-            Ok(provider)
+impl JunitFile {
+    /// Opens the file.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        match File::create(path) {
+            Ok(file) => Ok(Self { path: path.to_owned(), file }),
+            Err(source) => Err(ExecuteError::Write { path: path.to_owned(), source }.into()),
         }
-        _ => provider(&plan.config().environment).await,
+    }
+
+    fn write(self, junit: &Junit) -> Result<(), Failure> {
+        let Self { path, file } = self;
+        junit.write(BufWriter::new(file)).map_err(|source| ExecuteError::Write { path, source }.into())
     }
 }
 
-/// Starts the provider of an `environment` section.
-pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
-    connect(config, &place()?).await.map_err(hinted(ConnectError::hint))
+/// Returns the output form of a job.
+pub(crate) fn form(output: Output) -> Form {
+    match output {
+        Output::Human => Form::for_people(),
+        Output::Json => Form::Json,
+    }
 }
 
-/// Returns the paths that providers need on this machine.
-pub(crate) fn place() -> Result<HostPaths, Failure> {
-    // Programs that wrap this command can set another helper.
-    let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
-    let helper = helper.map_or_else(std::env::current_exe, Ok)?;
-    Ok(HostPaths {
-        state_dir: state_dir()?,
-        helper,
-        docker: engine::place(),
-        kubernetes: engine::clusters(),
-        clouds: engine::clouds(),
-    })
+/// Runs a job, shows its progress, writes the JUnit report, and returns the exit status.
+pub(crate) async fn execute(
+    mut job: Job,
+    form: Form,
+    junit: Option<JunitFile>,
+    gates: &[FailUnder],
+    log: &LogFile,
+    cancel: Cancel,
+) -> Result<Exit, Failure> {
+    begin(&mut job, log)?;
+    let report = junit.is_some().then(Junit::default);
+    let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
+    let (result, report) = watch(form, report, cancel, run).await?;
+    if let (Some(file), Some(report)) = (junit, &report) {
+        file.write(report).map_err(Failure::while_running)?;
+    }
+    Ok(judge(&result, gates))
+}
+
+/// Opens the log of a job, and warns about low disk space. A job that saves nothing has no directory.
+pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
+    open_files::allow_connections();
+    job.started_by(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
+    let directory = job.directory().to_owned();
+    if !directory.as_os_str().is_empty() {
+        let path = directory.join("rollout.log");
+        log.open(&path).map_err(|source| ExecuteError::Write { path, source })?;
+        for shortage in disk::shortages(&[&state_dir()?, &directory]) {
+            job.warn(shortage);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a job, and shows its events until it ends.
+pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
+    form: Form,
+    junit: Option<Junit>,
+    cancel: Cancel,
+    run: impl FnOnce(UnboundedSender<Event>, Cancel) -> F,
+) -> Result<(T, Option<Junit>), Failure> {
+    let reporter = Reporter::new(form, junit);
+    let (events, shown) = tokio::sync::mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Handle::current();
+    let stop = cancel.graceful.clone();
+    let reporter = tokio::task::spawn_blocking(move || {
+        let report = reporter.run(shown, &runtime);
+        if report.is_err() {
+            // The output is closed, so the job stops as after Ctrl-C.
+            stop.cancel();
+        }
+        report
+    });
+    let result = run(events, cancel).await;
+    let report = reporter.await.map_err(Failure::from)?;
+    let result = result.map_err(Failure::while_running)?;
+    let report = match report {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+        report => report.map_err(|error| Failure::from(ExecuteError::Show(error)).while_running())?,
+    };
+    Ok((result, report))
+}
+
+/// Prints the bounds that were not met, and returns the exit status.
+pub(crate) fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
+    let missed: Vec<String> = gates.iter().filter_map(|gate| missed(result, gate)).collect();
+    for line in &missed {
+        // The exit status reports it as well.
+        let _ = writeln!(anstream::stderr().lock(), "{} {line}", paint(BAD, "fail-under:"));
+    }
+    if result.cancelled {
+        Exit::Cancelled
+    } else if result.totals.failed_trials > 0 || result.stopped.is_some() || !missed.is_empty() {
+        Exit::Unmet
+    } else {
+        Exit::Success
+    }
+}
+
+fn missed(result: &JobResult, gate: &FailUnder) -> Option<String> {
+    let headline = result.totals.headline();
+    let value = match gate.rate {
+        Rate::PassRate => headline.pass_rate,
+        Rate::MeanReward => headline.mean_reward,
+    };
+    let (rate, bound) = (gate.rate.as_str(), number(gate.bound));
+    match value {
+        Some(value) if value >= gate.bound => None,
+        Some(value) => Some(format!("{rate} is {}, below {bound}", number(value))),
+        None => Some(format!("{rate} has no value because no trial counts; it must be at least {bound}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::result::{ErrorType, Totals};
+
+    use super::*;
+
+    fn result(completed: u64, passed: u64, failed: u64, cancelled: bool) -> JobResult {
+        let totals = Totals {
+            total_trials: completed + failed,
+            completed_trials: completed,
+            failed_trials: failed,
+            rewarded_trials: completed,
+            passed_trials: passed,
+            solved_trials: passed,
+            errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
+            reward_sum: passed as f64,
+            ..Totals::default()
+        };
+        JobResult {
+            job_name: "job".into(),
+            cancelled,
+            stopped: None,
+            totals,
+            total_duration_sec: 1.0,
+            started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
+            ended_at: "2026-01-15T10:30:01Z".parse().unwrap(),
+            agents: Default::default(),
+            groups: Vec::new(),
+            statistics: Default::default(),
+        }
+    }
+
+    #[test]
+    fn the_exit_status_distinguishes_completed_failed_and_cancelled() {
+        let at_least = |rate, bound| vec![FailUnder { rate, bound }];
+        let cases = [
+            (result(2, 0, 0, false), vec![], Exit::Success),
+            (result(2, 2, 1, false), vec![], Exit::Unmet),
+            (result(2, 2, 1, true), vec![], Exit::Cancelled),
+            (result(10, 9, 0, false), at_least(Rate::PassRate, 0.9), Exit::Success),
+            (result(10, 8, 0, false), at_least(Rate::PassRate, 0.9), Exit::Unmet),
+            (result(10, 8, 0, false), at_least(Rate::MeanReward, 0.8), Exit::Success),
+            (result(1, 1, 9, true), at_least(Rate::PassRate, 0.1), Exit::Cancelled),
+            (result(0, 0, 0, false), at_least(Rate::PassRate, 0.0), Exit::Unmet),
+        ];
+        for (result, gates, expected) in cases {
+            assert_eq!(judge(&result, &gates), expected, "{:?} {gates:?}", result.totals);
+        }
+    }
+
+    #[test]
+    fn a_missed_bound_is_reported_with_both_numbers() {
+        let gate = FailUnder { rate: Rate::PassRate, bound: 0.9 };
+        assert_eq!(missed(&result(3, 2, 0, false), &gate).as_deref(), Some("pass_rate is 0.667, below 0.9"));
+        // Failed trials count: an agent that crashes in nine of ten trials has a pass rate of 0.1.
+        assert_eq!(missed(&result(1, 1, 9, false), &gate).as_deref(), Some("pass_rate is 0.1, below 0.9"));
+        let nothing = missed(&result(0, 0, 0, false), &gate);
+        assert_eq!(
+            nothing.as_deref(),
+            Some("pass_rate has no value because no trial counts; it must be at least 0.9")
+        );
+    }
 }

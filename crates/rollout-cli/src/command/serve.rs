@@ -26,7 +26,7 @@ use rollout_http::ConnectionLimits;
 use tokio::net::TcpListener;
 
 use self::{policy::Policy, request::Offer, service::Service, source::Source};
-use super::{guard::guard, load, run, warnings};
+use super::{guard::guard, load, warnings};
 use crate::{
     args::Serve,
     command::sources::sources,
@@ -149,7 +149,7 @@ async fn source(
             for warning in &loaded.warnings {
                 writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
             }
-            let context = run::interaction_context(&loaded, None).await?;
+            let context = load::interaction_context(&loaded, None).await?;
             let only = std::slice::from_ref(dataset);
             let fetched = sources(false)?.load(only, &Resolved::default(), &load::progress).await;
             let fetched = fetched.map_err(hinted(DatasetError::hint))?.pop();
@@ -166,7 +166,7 @@ async fn source(
             let only = Glob::new(&globset::escape(agent.name.as_str()))?.compile_matcher();
             let selection = Selection { agents: vec![only], ..Selection::default() };
             let (plan, provider) =
-                run::planned(loaded, Vec::new(), &selection, sources(false)?, false).await?;
+                load::planned(loaded, Vec::new(), &selection, sources(false)?, false).await?;
             Ok((Source::Tasks(Arc::new(TaskRollouts::new(plan, provider))), None))
         }
     }

@@ -15,7 +15,7 @@ use rollout::{
     task::{Task, load_task},
 };
 
-use super::{run, warnings::line};
+use super::{load, warnings::line};
 use crate::{
     args::{Attach, Shell, ShellEnvironment},
     engine::{self, Found},
@@ -97,7 +97,7 @@ async fn shell_provider(wanted: Option<ShellEnvironment>) -> Result<Arc<dyn Prov
             Found::None(_) | Found::Missing(_) => ShellEnvironment::Native,
         },
     };
-    run::provider(&match wanted {
+    load::provider(&match wanted {
         ShellEnvironment::Docker => section(EnvironmentKind::Docker, serde_json::json!({})),
         ShellEnvironment::Native => {
             section(EnvironmentKind::Native, serde_json::json!({ "images": { "*": "host" } }))
@@ -138,7 +138,7 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
         Failure::from(error).hint(hint)
     })?;
     terminal::require()?;
-    let provider = run::provider(&section).await?;
+    let provider = load::provider(&section).await?;
     let environment = provider.reopen(&place).await?;
     super::print(&paint(DIM, "changes are kept; `rollout clean --preserved` removes the environment"))?;
     let session = enter(environment.as_ref()).await;

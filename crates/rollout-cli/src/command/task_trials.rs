@@ -17,7 +17,7 @@ use rollout::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{dataset_argument, execute, free_name, load, run, warnings::TaskWarnings};
+use super::{dataset_argument, free_name, load, run, warnings::TaskWarnings};
 use crate::{
     args::Answer,
     exit::{Exit, Failure, hinted},
@@ -97,20 +97,20 @@ pub(crate) async fn report<R: TaskReport>(
 /// reported, and the command ends.
 async fn attempt(args: &TaskTrials<'_>) -> Result<ControlFlow<Exit, PathBuf>, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output.into());
+    let form = run::form(args.output.into());
     let plan = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(ControlFlow::Break(Exit::Cancelled)),
         plan = plan(args) => plan?,
     };
     let log = logging::start(plan.config().log_level, &plan.loaded().secrets, form != Form::Live);
-    let provider = run::provider(&plan.config().environment).await?;
+    let provider = load::provider(&plan.config().environment).await?;
     let mut job = Job::create(plan, provider).await.map_err(hinted(JobError::hint))?;
-    execute::begin(&mut job, &log)?;
+    run::begin(&mut job, &log)?;
     let directory = job.directory().to_owned();
     let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
     let ran = match args.output {
-        Answer::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
+        Answer::Human => run::watch(form, None, cancel, run).await.map(|(result, _)| result),
         // The JSON output is one object, without events before it.
         Answer::Json => run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
     };

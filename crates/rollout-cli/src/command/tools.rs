@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{guard::guard, load, open_files, run, warnings};
+use super::{guard::guard, load, open_files, warnings};
 use crate::{
     args::{ToolsCall, ToolsCommand, ToolsList, ToolsServe},
     exit::{Exit, Failure},
@@ -270,7 +270,7 @@ fn service(config: Option<&Path>, roots: &[PathBuf]) -> Result<Arc<Service>, Fai
     config.add_roots(roots);
     logging::start(LogLevel::Warn, &config.secrets, true);
     let server = config.server.clone();
-    let place = run::place()?;
+    let place = load::place()?;
     let helper = Helper::new(&place.helper);
     Ok(Service::new(config.registry(place, &helper)?, server))
 }

@@ -12,7 +12,7 @@ use rollout::{
 };
 
 use super::{
-    dataset_argument, datasets, hub_questions, load, run,
+    dataset_argument, datasets, hub_questions, load,
     warnings::{TaskWarnings, findings, grouped, line, who},
 };
 use crate::{
@@ -103,7 +103,7 @@ async fn provider(loaded: &LoadedJob) -> Result<Option<Arc<dyn Provider>>, Conne
         return Ok(None);
     }
     rollout::environment::check(&loaded.config.environment)?;
-    match run::place() {
+    match load::place() {
         Ok(place) => connect(&loaded.config.environment, &place).await.map(Some),
         // Without a state directory, the files can still be checked.
         Err(_) => Ok(None),

@@ -9,7 +9,7 @@ use rollout::environment::remote::{
 use super::{Fate, Row, render};
 use crate::{
     args::Clean,
-    command::run::place,
+    command::load::place,
     exit::Failure,
     report::text::{ODD, paint},
 };

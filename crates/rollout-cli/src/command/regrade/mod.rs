@@ -17,7 +17,7 @@ use rollout::{
 use serde_json::json;
 
 use self::report::Report;
-use super::{execute, load, resume, run, sources::sources};
+use super::{load, resume, run, sources::sources};
 use crate::{
     args::{Answer, Regrade},
     exit::{Exit, Failure, hinted},
@@ -34,7 +34,7 @@ pub(crate) use configuration::recorded;
 /// Grades the trials of a job again, and reports what changed.
 pub(crate) async fn run(args: Regrade) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output.into());
+    let form = run::form(args.output.into());
     let finished = Resumable::open(&args.job).map_err(hinted(ResumeError::hint))?;
     if finished.header().kind == JobKind::Benchmark {
         return Err(hinted(RegradeError::hint)(RegradeError::NoTasks));
@@ -65,11 +65,11 @@ pub(crate) async fn grade(
     log: &logging::LogFile,
     cancel: Cancel,
 ) -> Result<Exit, Failure> {
-    execute::begin(&mut job, log)?;
+    run::begin(&mut job, log)?;
     let directory = job.directory().to_owned();
     let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
     let result = match output {
-        Answer::Human => execute::watch(form, None, cancel, run).await?.0,
+        Answer::Human => run::watch(form, None, cancel, run).await?.0,
         // The JSON output is one object, without events before it.
         Answer::Json => {
             run(tokio::sync::mpsc::unbounded_channel().0, cancel).await.map_err(Failure::while_running)?
@@ -96,9 +96,9 @@ async fn plan(
         return Err(failure.hint(Some("`--set verifier.disable=false` runs the tests")));
     }
     let selection = Selection {
-        agents: run::globs(&args.agent)?,
-        datasets: run::globs(&args.dataset)?,
-        tasks: run::globs(&args.task)?,
+        agents: load::globs(&args.agent)?,
+        datasets: load::globs(&args.dataset)?,
+        tasks: load::globs(&args.task)?,
         limit: None,
     };
     let environment = loaded.config.environment.clone();

@@ -19,7 +19,7 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::super::{free_name, load, run};
+use super::super::{free_name, load};
 use crate::exit::{Failure, hinted};
 
 /// The maximum length of a job's name, with space for a number at the end.
@@ -118,9 +118,9 @@ async fn job(
     }
     let provider: Arc<dyn Provider> = match header.provider == NoProvider.name() {
         true => Arc::new(NoProvider),
-        false => run::provider(&loaded.config.environment).await?,
+        false => load::provider(&loaded.config.environment).await?,
     };
-    let context = run::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
+    let context = load::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
     let sources = crate::command::sources::sources(false)?;
     let datasets = load::datasets(&loaded, sources, &before.resolved(false), context.as_ref()).await?;
     let models = load::models(&loaded)?;

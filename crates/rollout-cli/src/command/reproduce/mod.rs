@@ -16,7 +16,7 @@ use rollout::{
 use serde_json::json;
 
 use self::compare::Comparison;
-use super::execute;
+use super::run;
 use crate::{
     args::{Answer, Reproduce},
     exit::{Exit, Failure, hinted},
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         Some(dir) => dir,
         None => before.path().parent().unwrap_or(Path::new("/")).to_owned(),
     };
-    let form = execute::form(args.output.into());
+    let form = run::form(args.output.into());
     let prepared = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     };
     let again::Prepared { mut again, config_hash, task_hash, mut notes, secrets, log_level } = prepared;
     let log = logging::start(log_level, &secrets, form != Form::Live);
-    execute::begin(again.job(), &log)?;
+    run::begin(again.job(), &log)?;
     let directory = again.job().directory().to_owned();
     let after = directory.clone();
     let after = blocking(move || Ok(SavedJob::open(after)?)).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         writeln!(anstream::stderr().lock(), "{} {note}", paint(ODD, "warning:"))?;
     }
     let ran = match args.output {
-        Answer::Human => execute::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
+        Answer::Human => run::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
             .await
             .map(|(result, _)| result),
         // The JSON output is one object, without events before it.
