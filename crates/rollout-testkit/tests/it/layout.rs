@@ -73,3 +73,16 @@ fn every_crate_has_one_test_program_with_every_file_below_tests() {
     }
     assert!(checked > 100, "only {checked} files were found");
 }
+
+#[test]
+fn no_file_of_code_has_more_than_600_lines() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = BTreeSet::new();
+    for dir in ["crates", "examples", "scripts"] {
+        rust_files(&workspace.join(dir), &mut files);
+    }
+    let lines = |path: &PathBuf| fs::read_to_string(path).unwrap().lines().count();
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    files.retain(|path| lines(path) > 600);
+    assert!(files.is_empty(), "split these files by purpose: {files:#?}");
+}

@@ -294,6 +294,78 @@ fn dependencies_of_all_kinds_except_those_of_tests_are_checked() {
     assert_eq!(dependencies(manifest), ["rollout-a", "rollout-c", "rollout-d"]);
 }
 
+/// The files of a walk of ARCHITECTURE.md, each as its crate and its path in `src/`. A name without a crate belongs to
+/// the crate of the file before it.
+fn walk(text: &str) -> Vec<(String, String)> {
+    let mut files: Vec<(String, String)> = Vec::new();
+    for name in text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+        let (krate, path) = match (name.split_once("/src/"), files.last()) {
+            (Some((krate, path)), _) => (krate.to_owned(), path),
+            (None, Some((krate, _))) => (krate.clone(), name),
+            (None, None) => panic!("the first file of a walk has no crate: {name}"),
+        };
+        files.push((krate, path.to_owned()));
+    }
+    files
+}
+
+/// The module of a file in `src/`.
+fn module(path: &str) -> Vec<String> {
+    let path = path.strip_suffix(".rs").unwrap();
+    let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
+    if ["mod", "lib", "main"].contains(&&*module[module.len() - 1]) {
+        module.pop();
+    }
+    module
+}
+
+/// The walks of ARCHITECTURE.md: the text of each.
+fn walks(text: &str) -> Vec<&str> {
+    let part = text.split_once("\n## Four walks through the code\n").unwrap().1;
+    let part = part.split("\n## ").next().unwrap();
+    let starts = part.split("\n**").skip(1);
+    // The first walk is a list, and every other one a paragraph.
+    starts
+        .map(|walk| match walk.split_once("\n\n1. ") {
+            Some((_, list)) => list.split("\n\n").next().unwrap(),
+            None => walk.split("\n\n").next().unwrap(),
+        })
+        .collect()
+}
+
+#[test]
+fn files_of_a_walk_use_no_functions_of_files_before_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let walks = walks(&text);
+    assert_eq!(walks.len(), 4);
+    let mut backwards = Vec::new();
+    for files in walks.into_iter().map(walk) {
+        assert!(files.len() > 5, "a walk has only {files:?}");
+        for (place, (krate, path)) in files.iter().enumerate() {
+            let src = root.join("crates").join(krate).join("src");
+            let modules: BTreeSet<Vec<String>> =
+                sources(&src).into_iter().map(|source| source.module).collect();
+            let own = module(path);
+            let source =
+                sources(&src).into_iter().find(|source| source.module == own && src.join(path).is_file());
+            let source = source.unwrap_or_else(|| panic!("{krate}/src/{path} does not exist"));
+            let before = files[..place].iter().filter(|(other, _)| other == krate);
+            let before: Vec<_> = before.map(|(_, path)| module(path)).collect();
+            for used in inner_paths(&source) {
+                let is_before = |path: &[String]| before.iter().any(|module| **module == *path);
+                let is_function =
+                    used.last().is_some_and(|name| name.starts_with(|c: char| c.is_lowercase()))
+                        && !modules.contains(&used);
+                if is_before(&used) || (is_function && is_before(&used[..used.len() - 1])) {
+                    backwards.push(format!("{krate}/src/{path} uses {}", used.join("::")));
+                }
+            }
+        }
+    }
+    assert_eq!(backwards, Vec::<String>::new());
+}
+
 #[test]
 fn no_two_public_types_have_one_name() {
     let mut types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
