@@ -219,8 +219,10 @@ run_pages! {
     the_commands_of_agents_run_as_written: "docs/agents.md",
     the_commands_of_benchmarks_run_as_written: "docs/benchmarks.md",
     the_commands_of_checking_run_as_written: "docs/checking.md",
+    the_commands_of_clouds_run_as_written: "docs/clouds.md",
     the_commands_of_commands_run_as_written: "docs/commands.md",
     the_commands_of_datasets_run_as_written: "docs/datasets.md",
+    the_commands_of_docker_run_as_written: "docs/docker.md",
     the_commands_of_environments_run_as_written: "docs/environments.md",
     the_commands_of_eval_log_run_as_written: "docs/eval-log.md",
     the_commands_of_events_run_as_written: "docs/events.md",
@@ -232,15 +234,20 @@ run_pages! {
     the_commands_of_gateway_run_as_written: "docs/gateway.md",
     the_commands_of_harbor_run_as_written: "docs/harbor.md",
     the_commands_of_jobs_run_as_written: "docs/jobs.md",
+    the_commands_of_kubernetes_run_as_written: "docs/kubernetes.md",
     the_commands_of_models_run_as_written: "docs/models.md",
+    the_commands_of_performance_run_as_written: "docs/performance.md",
+    the_commands_of_providers_run_as_written: "docs/providers.md",
     the_commands_of_publishing_run_as_written: "docs/publishing.md",
     the_commands_of_regrading_run_as_written: "docs/regrading.md",
     the_commands_of_reproducing_run_as_written: "docs/reproducing.md",
     the_commands_of_results_run_as_written: "docs/results.md",
     the_commands_of_scoring_run_as_written: "docs/scoring.md",
     the_commands_of_statistics_run_as_written: "docs/statistics.md",
+    the_commands_of_tools_desktop_run_as_written: "docs/tools-desktop.md",
     the_commands_of_tools_run_as_written: "docs/tools.md",
     the_commands_of_training_run_as_written: "docs/training.md",
+    the_commands_of_translation_run_as_written: "docs/translation.md",
     the_commands_of_viewing_run_as_written: "docs/viewing.md",
 }
 
@@ -253,6 +260,20 @@ fn every_page_with_commands_is_run() {
     assert_eq!(with_commands, RUN);
 }
 
+/// The programs that the documentation starts.
+const PROGRAMS: &[&str] = &[
+    "apt", "apt-get", "bash", "cargo", "cd", "cp", "curl", "daytona", "docker", "e2b", "echo", "export",
+    "fly", "git", "helm", "jq", "kind", "kubectl", "mkdir", "modal", "npm", "npx", "pip", "pipx", "podman",
+    "python", "python3", "rollout", "sh", "ssh", "sudo", "uv", "uvx", "wget",
+];
+
+/// Whether a line of a block starts a program.
+fn is_command(line: &str) -> bool {
+    let first = line.split(' ').next().unwrap_or_default();
+    let is_script = ["./", "scripts/"].iter().any(|dir| first.len() > dir.len() && first.starts_with(dir));
+    PROGRAMS.contains(&first) || (is_script && !first.ends_with('/'))
+}
+
 #[test]
 fn commands_are_only_in_console_blocks() {
     for page in pages() {
@@ -262,7 +283,10 @@ fn commands_are_only_in_console_blocks() {
             let is_file = block.before.file.is_some();
             assert!(block.language != "bash" || is_file, "{at}: name the file of this script");
             let prompt = block.lines.iter().any(|line| line.starts_with("$ "));
-            assert!(block.language == "console" || !prompt, "{at}: a block with commands is `console`");
+            let command =
+                block.language.is_empty() && block.lines.iter().any(|line| is_command(line.trim_start()));
+            let is_console = block.language == "console";
+            assert!(is_console || !(prompt || command), "{at}: a block with commands is `console`");
         }
     }
 }
@@ -277,7 +301,7 @@ fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
             }
         }
     }
-    insta::assert_snapshot!(list, @r"
+    insta::assert_snapshot!(list, @r#"
     README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
     README.md: rollout run -d gsm8k -m openai/gpt-5.5  (it needs a network and keys of model providers)
     README.md: rollout run -d terminal-bench@2.0 -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a network and keys of model providers)
@@ -285,11 +309,44 @@ fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
     docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs the packages of agents, and a key of a model provider)
     docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs the packages of agents, and a key of a model provider)
     docs/agents.md: rollout run -d tasks/ -a mini-swe-agent -m qwen3 --base-url http://127.0.0.1:8000/v1  (it needs the packages of agents, and a key of a model provider)
+    docs/clouds.md: cargo install --path crates/rollout-cli --features e2b,daytona,fly,modal  (it builds Rollout from source)
+    docs/clouds.md: export DAYTONA_API_KEY=dtn_…      # from app.daytona.io, with permissions for sandboxes and snapshots  (it needs an account of Daytona)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=daytona --dry-run    # show the maximum cost  (it needs an account of Daytona)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=daytona  (it needs an account of Daytona)
+    docs/clouds.md: rollout clean --all-providers     # delete sandboxes that are left  (it needs an account of Daytona)
+    docs/clouds.md: export E2B_API_KEY=e2b_…          # or: e2b auth login  (it needs an account of E2B)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=e2b --dry-run    # show the maximum cost  (it needs an account of E2B)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=e2b  (it needs an account of E2B)
+    docs/clouds.md: rollout clean --all-providers     # delete sandboxes that are left  (it needs an account of E2B)
+    docs/clouds.md: fly tokens create org --expiry 720h          # prints a token  (it needs an account of Fly)
+    docs/clouds.md: export FLY_API_TOKEN='FlyV1 fm2_…'  (it needs an account of Fly)
+    docs/clouds.md: export FLY_ORG=personal                      # the organization of the token  (it needs an account of Fly)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=fly --dry-run    # show the maximum cost  (it needs an account of Fly)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=fly  (it needs an account of Fly)
+    docs/clouds.md: rollout clean --all-providers                # delete machines that are left  (it needs an account of Fly)
+    docs/clouds.md: export MODAL_TOKEN_ID=ak-… MODAL_TOKEN_SECRET=as-…          # or: modal token new  (it needs an account of Modal)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=modal --dry-run    # show the maximum cost  (it needs an account of Modal)
+    docs/clouds.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=modal  (it needs an account of Modal)
+    docs/clouds.md: rollout clean --all-providers     # delete sandboxes that are left  (it needs an account of Modal)
     docs/datasets.md: rollout run -d terminal-bench@2.0 -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a network and keys of model providers)
     docs/datasets.md: rollout run -d gsm8k -m openai/gpt-5.5 --limit 100  (it needs a network and keys of model providers)
     docs/datasets.md: rollout run -d git+https://github.com/team/tasks.git@v1.2#easy -a codex -m openai/gpt-5.5  (it needs a network and keys of model providers)
     docs/datasets.md: rollout datasets list 'terminal*'  (it needs a network)
+    docs/docker.md: rollout run -d examples/quickstart/tasks -a oracle -e docker  (it needs a Docker engine)
+    docs/kubernetes.md: docker run -d --name registry -p 127.0.0.1:5001:5000 registry:2  (it needs a Docker engine and kind)
+    docs/kubernetes.md: kind create cluster && docker network connect kind registry  (it needs a Docker engine and kind)
+    docs/kubernetes.md: docker exec -i kind-control-plane sh -c 'mkdir -p $0 && cat > $0/hosts.toml' /etc/containerd/certs.d/127.0.0.1:5001 <<'TOML'
+    [host."http://registry:5000"]
+    TOML  (it needs a Docker engine and kind)
+    docs/kubernetes.md: rollout run -d examples/quickstart/tasks -a oracle --set environment.type=k8s \
+      --set environment.provider_config.registry=127.0.0.1:5001  (it needs a Docker engine and kind)
+    docs/kubernetes.md: kubectl apply -f deploy/kubernetes/view.yaml  (it needs a Kubernetes cluster)
+    docs/kubernetes.md: kubectl logs deployment/rollout-view  (it needs a Kubernetes cluster)
+    docs/kubernetes.md: kubectl port-forward deployment/rollout-view 8080  (it needs a Kubernetes cluster)
+    docs/performance.md: cargo bench -p rollout-cli  (it measures the machine for minutes)
+    docs/providers.md: scripts/with-services cargo nextest run -p rollout-example-provider  (it starts container engines)
     docs/publishing.md: export HF_TOKEN=…      # a token that may write  (it needs an account of the Hugging Face Hub)
     docs/publishing.md: rollout export eee jobs/2026-01-15__10-30-00 -o out --push-to-hub my-team/results --hub-private  (it needs an account of the Hugging Face Hub)
-    ");
+    docs/tools-desktop.md: apt install xvfb xdotool openbox  (it installs packages on the machine)
+    "#);
 }

@@ -1,7 +1,8 @@
 //! Reads the parts of a page that the tests use: fenced blocks, and the comments before them.
 //!
 //! - The lines of a `console` block that begin with `$ ` are commands. The lines after a command are what it prints; a
-//!   line `…` stands for any lines. A command that ends with `\` or `|` continues on the next line.
+//!   line `…` stands for any lines. A command that ends with `\` or `|` continues on the next line, and one with
+//!   `<<'END'` to the line `END`.
 //! - A command with the comment `# leave it running` runs until the page ends.
 //! - `<!-- setup` … `-->` contains commands, one per line, that prepare the next blocks.
 //! - `<!-- file: NAME -->` writes the next block to a file.
@@ -69,14 +70,22 @@ pub(super) fn blocks(page: &str) -> Vec<Block<'_>> {
 pub(super) fn commands<'p>(block: &Block<'p>) -> Vec<Shown<'p>> {
     let mut shown: Vec<Shown<'p>> = Vec::new();
     let mut goes_on = false;
+    let mut document: Option<&str> = None;
     for line in &block.lines {
-        match (line.strip_prefix("$ "), shown.last_mut()) {
+        let command = line.strip_prefix("$ ").filter(|_| document.is_none());
+        goes_on |= document.is_some();
+        match (command, shown.last_mut()) {
             (Some(command), _) => shown.push(Shown { command: command.to_owned(), prints: Vec::new() }),
             (None, Some(last)) if goes_on => last.command = format!("{}\n{line}", last.command),
             (None, Some(last)) => last.prints.push(line),
             (None, None) => panic!("the block in line {} does not begin with a command", block.line),
         }
-        goes_on = (goes_on || line.starts_with("$ ")) && (line.ends_with('\\') || line.ends_with('|'));
+        let is_command = goes_on || command.is_some();
+        document = match document {
+            Some(end) => Some(end).filter(|end| line != end),
+            None => line.split_once("<<'").filter(|_| is_command).and_then(|(_, end)| end.split('\'').next()),
+        };
+        goes_on = is_command && document.is_none() && (line.ends_with('\\') || line.ends_with('|'));
     }
     shown
 }

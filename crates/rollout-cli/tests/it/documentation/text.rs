@@ -25,7 +25,8 @@ fn prose(page: &str) -> Vec<(usize, &str)> {
 #[test]
 fn lines_have_at_most_120_characters() {
     let mut long = Vec::new();
-    for page in pages() {
+    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned);
+    for page in pages().into_iter().chain(others) {
         let text = read(&page);
         let lines = prose(&text).into_iter().filter(|(_, line)| !line.starts_with('|'));
         long.extend(
@@ -42,6 +43,15 @@ fn every_page_is_in_the_index() {
     let count = |page: &str| rows.iter().filter(|(_, line)| line.contains(&format!("]({page})"))).count();
     for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
         assert!(page == "README.md" || count(page) == 1, "docs/README.md must list {page} once");
+    }
+}
+
+#[test]
+fn every_page_has_an_example_in_its_first_30_lines() {
+    // The index has only links.
+    for page in pages().into_iter().filter(|page| page != "docs/README.md") {
+        let has_example = read(&page).lines().take(30).any(|line| line.trim_start().starts_with("```"));
+        assert!(has_example, "{page} starts without an example");
     }
 }
 
@@ -102,21 +112,55 @@ fn the_example_of_a_new_setting_is_as_in_the_code() {
     }
 }
 
-#[test]
-fn the_walks_through_the_code_name_files_that_exist() {
-    let walks = part("ARCHITECTURE.md", "Four walks through the code");
-    let (mut dirs, mut files) = (vec![repository().join("crates")], Vec::new());
+/// The code in a text: what is between backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Every file and directory of the repository that the architecture can name, without those that are built.
+fn sources() -> Vec<PathBuf> {
+    let mut dirs =
+        ["crates", "examples", "scripts", "schemas", "docs"].map(|dir| repository().join(dir)).to_vec();
+    let mut found = Vec::new();
     while let Some(dir) = dirs.pop() {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() { dirs.push(path) } else { files.push(path) }
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with("node_modules") {
+                dirs.push(path.clone());
+            }
+            found.push(path);
         }
     }
-    let named = walks.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
-    let missing: Vec<_> = named.filter(|name| !files.iter().any(|file| file.ends_with(name))).collect();
+    found
+}
+
+#[test]
+fn the_architecture_names_files_that_exist() {
+    let text: String =
+        prose(&read("ARCHITECTURE.md")).into_iter().map(|(_, line)| format!("{line}\n")).collect();
+    let is_path = |name: &&str| {
+        let has_only_names = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        // An absolute path is one inside an environment.
+        let is_file = [".rs", ".js", ".py"].iter().any(|ending| name.ends_with(ending));
+        has_only_names && !name.starts_with('/') && (name.contains('/') || is_file)
+    };
+    let sources = sources();
+    let named: BTreeSet<&str> = code(&text).filter(is_path).collect();
+    assert!(named.len() > 50, "only {} paths were found", named.len());
+    let missing: Vec<_> =
+        named.into_iter().filter(|name| !sources.iter().any(|file| file.ends_with(name))).collect();
     assert_eq!(missing, Vec::<&str>::new());
-    let steps = walks.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
-    assert!((1..=20).contains(&steps), "the walk of a container trial has {steps} files");
+}
+
+#[test]
+fn the_walk_of_a_container_trial_names_at_most_20_files() {
+    let walks = part("ARCHITECTURE.md", "Four walks through the code");
+    let walk = walks.split_once("**A container trial**").unwrap().1.split_once("\n1. ").unwrap().1;
+    let walk = walk.split("\n\n").next().unwrap();
+    let files: Vec<&str> = code(walk).filter(|name| name.ends_with(".rs")).collect();
+    assert!((1..=20).contains(&files.len()), "the walk has {} files: {files:?}", files.len());
+    let distinct: BTreeSet<_> = files.iter().collect();
+    assert_eq!(distinct.len(), files.len(), "a file is opened twice: {files:?}");
 }
 
 #[test]
@@ -140,7 +184,7 @@ fn help(command: &[&str]) -> Option<String> {
 /// The code in the text of a page that begins with `rollout`, and the examples of the command reference.
 fn mentioned(page: &str) -> Vec<String> {
     let prose = prose(page).into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n");
-    let code = prose.split('`').skip(1).step_by(2).map(str::to_owned);
+    let code = code(&prose).map(str::to_owned).collect::<Vec<_>>().into_iter();
     let examples = page.lines().filter(|line| line.starts_with("  rollout ")).map(|line| {
         let line = line.trim_start();
         line.split_once("   ").map_or(line, |(command, _)| command).to_owned()
