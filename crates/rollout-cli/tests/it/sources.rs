@@ -121,6 +121,28 @@ fn a_task_is_taken_at_the_commit_that_the_registry_names() {
 }
 
 #[test]
+fn a_registry_whose_commits_are_all_unknown_does_not_stop_other_datasets() {
+    let job = job();
+    let repo = TestRepo::new(job.root().join("repo"));
+    repo.commit(&TestTask::new("task"));
+    let unknown = "0123456789012345678901234567890123456789";
+    let task = |name: &str| json!({"name": name, "git_url": repo.url(), "git_commit_id": unknown, "path": "tasks/task"});
+    let job = with_registry(job, &json!([task("a"), task("b")]));
+    TestTask::new("good").write(&job.root().join("local"));
+    let registry = json!({"registry": {"path": "registry.json"}, "name": "set"});
+    let job = job.set("datasets", json!([registry, {"path": "local"}]));
+    let strict = job.rollout(&["run", "job.yaml", "--strict"]).expect(2);
+    assert!(strict.stderr().contains("rejected by --strict"), "{}", strict.stderr());
+    let finished = job.run().expect(1);
+    assert_eq!(finished.trial("oracle/local/good__1")["reward"], 1.0);
+    for name in ["a", "b"] {
+        let error = finished.trial(&format!("oracle/set/{name}__1"))["error"].take();
+        assert_eq!(error["type"], "task_not_found", "{error}");
+        assert!(error["message"].as_str().unwrap().contains(&format!("has no commit {unknown}")), "{error}");
+    }
+}
+
+#[test]
 fn resume_keeps_the_commit_that_was_resolved_when_the_job_was_planned() {
     let job = job();
     let repo = TestRepo::new(job.root().join("repo"));
@@ -229,24 +251,6 @@ fn a_path_that_the_repository_does_not_have_is_task_not_found_and_the_others_run
     let finished = with_registry(job, &tasks).run().expect(1);
     assert_eq!(finished.trial("oracle/set/task__1")["reward"], 1.0);
     assert_eq!(finished.trial("oracle/set/absent__1")["error"]["type"], "task_not_found");
-}
-
-#[test]
-fn a_commit_that_the_repository_does_not_have_is_refused_before_anything_runs() {
-    let job = job();
-    let repo = TestRepo::new(job.root().join("repo"));
-    repo.commit(&TestTask::new("task"));
-    let commit = "0123456789012345678901234567890123456789";
-    let tasks =
-        json!([{"name": "task", "git_url": repo.url(), "git_commit_id": commit, "path": "tasks/task"}]);
-    let job = with_registry(job, &tasks);
-    let refused = job.run().expect(2);
-    assert!(
-        refused.stderr().contains(commit) && refused.stderr().contains("git_commit_id"),
-        "{}",
-        refused.stderr()
-    );
-    assert!(!job.root().join("jobs").exists());
 }
 
 #[test]

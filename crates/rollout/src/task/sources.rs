@@ -423,13 +423,6 @@ impl<'a> Loader<'a> {
             .buffer_unordered(PARALLEL_FETCHES)
             .try_collect()
             .await?;
-        if let Some((url, commit)) = fetched.keys().next()
-            && fetched.values().all(Option::is_none)
-        {
-            // None of them can run, so the registry itself is wrong.
-            let (url, commit) = (url.to_string(), commit.to_string());
-            return Err(GitError::NoCommit { url, commit }.into());
-        }
         let mut entries = Vec::new();
         let mut present = Vec::new();
         let mut commits = HashMap::new();

@@ -437,31 +437,34 @@ async fn a_plain_path_is_a_repository_too_and_its_submodules_are_left_alone() {
 }
 
 #[tokio::test]
-async fn a_repository_that_cannot_be_fetched_stops_the_job() {
+async fn a_commit_that_the_repository_lacks_is_the_problem_of_its_tasks_alone() {
     let fixture = Fixture::new();
-    let absent = "0123456789012345678901234567890123456789";
-    let lacking = fixture
-        .load(json!([{"name": "a", "git_url": fixture.url(), "git_commit_id": absent, "path": "one"}]))
-        .await
-        .unwrap_err();
-    let gone =
-        fixture.load(json!([{"name": "a", "git_url": "file:///nowhere/repository"}])).await.unwrap_err();
-    let mut settings = insta::Settings::clone_current();
-    settings.add_filter(&regex_escape(&fixture.url()), "[url]");
-    settings.bind(|| {
-        insta::assert_snapshot!(chain(&lacking), @"
-        cannot load dataset `set` (datasets[0] of the job)
-          [url] has no commit 0123456789012345678901234567890123456789; check `git_commit_id` in the registry
-        ");
-        insta::assert_snapshot!(chain(&gone), @"
-        cannot load dataset `set` (datasets[0] of the job)
-          git cannot read file:///nowhere/repository: fatal: '/nowhere/repository' does not appear to be a git repository / fatal: Could not read from remote repository.; `git ls-remote file:///nowhere/repository` shows whether this machine can reach it
-        ");
-    });
+    let (known, absent) = (fixture.git(&["rev-parse", "HEAD"]), "0123456789012345678901234567890123456789");
+    let task = |name: &str, commit: &str| json!({"name": name, "git_url": fixture.url(), "git_commit_id": commit, "path": "one"});
+    let problem = TaskProblem::NotFound(format!(
+        "{} has no commit {absent}; check `git_commit_id` in the registry",
+        fixture.url()
+    ));
+    // Also if no task of the dataset has another commit.
+    for (tasks, found) in [
+        (json!([task("a", absent), task("b", &known)]), [false, true]),
+        (json!([task("a", absent), task("b", absent)]), [false, false]),
+    ] {
+        let dataset = fixture.load(tasks).await.unwrap();
+        assert_eq!(dataset.tasks.len(), 2);
+        for (entry, found) in dataset.tasks.iter().zip(found) {
+            assert_eq!(entry.task.as_ref().err(), (!found).then_some(&problem), "{}", entry.name);
+        }
+    }
 }
 
-fn regex_escape(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_alphanumeric() || c == '/' { c.to_string() } else { format!("\\{c}") })
-        .collect()
+#[tokio::test]
+async fn a_repository_that_cannot_be_fetched_stops_the_job() {
+    let fixture = Fixture::new();
+    let gone =
+        fixture.load(json!([{"name": "a", "git_url": "file:///nowhere/repository"}])).await.unwrap_err();
+    insta::assert_snapshot!(chain(&gone), @"
+    cannot load dataset `set` (datasets[0] of the job)
+      git cannot read file:///nowhere/repository: fatal: '/nowhere/repository' does not appear to be a git repository / fatal: Could not read from remote repository.; `git ls-remote file:///nowhere/repository` shows whether this machine can reach it
+    ");
 }
