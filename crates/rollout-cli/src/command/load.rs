@@ -22,12 +22,11 @@ use rollout::{
         build::{self, InteractionContext},
     },
     name::{AgentName, DatasetName},
-    preflight::{self, Preflight},
     record::redact::Redactor,
     task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
 };
 
-use super::warnings::{TaskWarnings, findings, line};
+use super::{preflight, warnings::TaskWarnings};
 use crate::{
     engine,
     exit::{Failure, chain, hinted},
@@ -240,18 +239,12 @@ pub(crate) async fn planned(
         .with_packages(packages()?);
     let of_tasks = of_tasks.within(&plan);
     let provider = provider_of(&plan, context).await?;
-    let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
-    if found.hopeless {
-        // The notes explain the choice of the provider.
-        let notes = provider.notes().into_iter().map(|note| line(provider.name(), &note));
-        let details: Vec<_> = notes.chain(findings(&found.findings, true)).collect();
-        let failure = Failure::from("no trial can succeed, so nothing was started");
-        return Err(failure.details(details.join("\n")));
-    }
+    let (plan, checked) = preflight::check(plan, None, Some(Arc::clone(&provider))).await?;
+    checked.refuse_if_hopeless("trial", &*provider)?;
     if strict {
         let mut problems = of_tasks.unsupported();
         problems.extend(invalid(&plan));
-        problems.extend(findings(&found.findings, true));
+        problems.extend(checked.render(true));
         if !problems.is_empty() {
             let number = count(problems.len() as u64, "problem");
             let failure = Failure::from(format!("rejected by --strict: the tasks have {number}"));
@@ -259,24 +252,9 @@ pub(crate) async fn planned(
         }
     }
     warnings.extend(of_tasks.short());
-    warnings.extend(findings(&found.findings, false));
-    for warning in warnings {
-        writeln!(anstream::stderr().lock(), "{warning}")?;
-    }
+    warnings.extend(checked.render(false));
+    preflight::print_warnings(&warnings)?;
     Ok((plan, provider))
-}
-
-/// Checks what the trials of a plan need: images, scripts and model servers.
-async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result<(Plan, Preflight), Failure> {
-    let config = Arc::clone(plan.config());
-    let looked = tokio::task::spawn_blocking(move || {
-        let found = preflight::check(&plan, Some(&*provider));
-        (plan, found)
-    });
-    let (looked, unreachable) = tokio::join!(looked, preflight::unreachable_models(&config));
-    let (plan, mut found) = looked?;
-    found.findings.extend(unreachable);
-    Ok((plan, found))
 }
 
 /// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if

@@ -23,6 +23,7 @@ pub(crate) mod logs;
 pub(crate) mod note;
 mod open_files;
 mod plan;
+mod preflight;
 mod progress;
 mod quick;
 pub(crate) mod regrade;

@@ -11,7 +11,7 @@ use rollout::{
     },
 };
 
-use super::{eval, load, regrade, run};
+use super::{eval, load, preflight, regrade, run, warnings::TaskWarnings};
 use crate::{
     args::{Answer, Output, RerunWhich, Resume},
     command::sources::sources,
@@ -159,6 +159,7 @@ async fn open(
     let context = load::interaction_context(&loaded, Some(Arc::clone(&provider))).await?;
     let resolved = resumable.resolved(grows);
     let datasets = load::datasets(&loaded, sources(offline)?, &resolved, context.as_ref()).await?;
+    let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)
         .map_err(hinted(PlanError::hint))?
@@ -168,11 +169,35 @@ async fn open(
         None => plan,
         Some(record) => plan.regrading(record, resumable.header()).map_err(hinted(RegradeError::hint))?,
     };
+    let plan = match grows {
+        true => checked(&resumable, plan, of_tasks, &provider).await?,
+        false => plan,
+    };
     let opened = match grows {
         true => resumable.grow(plan, provider, rerun).await,
         false => resumable.resume(plan, provider, rerun).await,
     };
     opened.map_err(hinted(ResumeError::hint))
+}
+
+/// Checks what a larger job adds, as a run checks all of it. The rest was checked when the job was started.
+async fn checked(
+    resumable: &Resumable,
+    plan: Plan,
+    of_tasks: TaskWarnings,
+    provider: &Arc<dyn Provider>,
+) -> Result<Plan, Failure> {
+    let added = tokio::task::block_in_place(|| resumable.added(&plan)).map_err(hinted(ResumeError::hint))?;
+    if added.is_empty() {
+        return Ok(plan);
+    }
+    let of_tasks = of_tasks.added(&plan, &added);
+    let (plan, checked) = preflight::check(plan, Some(added), Some(Arc::clone(provider))).await?;
+    checked.refuse_if_hopeless("added trial", &**provider)?;
+    let mut warnings = of_tasks.short();
+    warnings.extend(checked.render(false));
+    preflight::print_warnings(&warnings)?;
+    Ok(plan)
 }
 
 /// Connects to the provider that the job ran on, even if another one would be chosen now.

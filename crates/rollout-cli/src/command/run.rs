@@ -17,12 +17,11 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     load::{self, globs},
-    open_files, plan, quick,
+    open_files, plan, preflight, quick,
     sources::sources,
 };
 use crate::{
     args::{FailUnder, Output, Rate, Run},
-    disk,
     exit::{Exit, Failure, hinted},
     logging::{self, LogFile},
     report::{
@@ -30,7 +29,6 @@ use crate::{
         text::{BAD, number, paint},
     },
     signals,
-    state::state_dir,
 };
 
 /// Why a started job could not be completed.
@@ -52,6 +50,8 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
         plan = plan(&args) => plan?,
     };
     if args.dry_run {
+        // A run reports these itself, with its events.
+        preflight::print_warnings(&preflight::low_disk_space_of(plan.config()))?;
         super::print(&plan::render(&plan, &*provider))?;
         return Ok(Exit::Success);
     }
@@ -154,7 +154,7 @@ pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
     if !directory.as_os_str().is_empty() {
         let path = directory.join("rollout.log");
         log.open(&path).map_err(|source| ExecuteError::Write { path, source })?;
-        for shortage in disk::shortages(&[&state_dir()?, &directory]) {
+        for shortage in preflight::low_disk_space(&directory) {
             job.warn(shortage);
         }
     }

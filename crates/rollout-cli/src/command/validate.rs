@@ -7,12 +7,12 @@ use rollout::{
     config::{AgentKind, Compat, DatasetSource, LoadedJob, is_benchmark, load_benchmark},
     environment::{ConnectError, Provider, connect},
     job::{Plan, PlanDataset, PlanError, Selection},
-    preflight,
+    preflight as checks,
     task::{GitCommits, Resolved, TaskEntry, load_dataset_dir},
 };
 
 use super::{
-    dataset_argument, datasets, hub_questions, load,
+    dataset_argument, datasets, hub_questions, load, preflight,
     warnings::{TaskWarnings, findings, grouped, line, who},
 };
 use crate::{
@@ -29,6 +29,8 @@ struct Findings {
     subject: String,
     problems: Vec<String>,
     warnings: Vec<String>,
+    /// Warnings about this machine. The files may be valid anyway, so these are not counted.
+    machine: Vec<String>,
 }
 
 /// Checks the path, and prints all problems and warnings.
@@ -47,7 +49,8 @@ pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
 
 impl Findings {
     fn render(&self, refused: bool) -> String {
-        let mut parts: Vec<String> = self.problems.iter().chain(&self.warnings).cloned().collect();
+        let mut parts: Vec<String> =
+            self.problems.iter().chain(&self.warnings).chain(&self.machine).cloned().collect();
         let counts = [(BAD, self.problems.len(), "problem"), (ODD, self.warnings.len(), "warning")];
         let counts: Vec<String> = counts
             .into_iter()
@@ -90,10 +93,10 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     let unsolved = plan.tasks().iter().filter(|task| task.container().is_some_and(|task| !task.has_solution));
     let unsolved: Vec<_> = unsolved.map(|task| format!("task {}/{}", task.dataset(), task.name())).collect();
     found.no_solution(if oracle { &unsolved } else { &[] });
-    let unreachable = preflight::unreachable_models(plan.config()).await;
-    found.warnings.extend(findings(&unreachable, false));
-    let looked = move || preflight::check(&plan, provider.as_deref());
-    found.problems.extend(findings(&tokio::task::spawn_blocking(looked).await?.findings, true));
+    found.machine = preflight::low_disk_space_of(plan.config());
+    let (_, checked) = preflight::check(plan, None, provider).await?;
+    found.warnings.extend(findings(&checked.unreachable, false));
+    found.problems.extend(findings(&checked.found.findings, true));
     Ok(found)
 }
 
@@ -186,6 +189,6 @@ fn tasks(subject: &str, entries: &[TaskEntry], warnings: &[String], compat: Opti
         entries.iter().flat_map(|entry| entry.warnings.iter().map(|warning| (entry.name.as_str(), warning)));
     found.warnings.extend(grouped(diagnostics));
     found.no_solution(&unsolved);
-    found.problems.extend(findings(&preflight::check_tasks(tasks), true));
+    found.problems.extend(findings(&checks::check_tasks(tasks), true));
     found
 }

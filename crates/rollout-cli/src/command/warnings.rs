@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use indexmap::IndexMap;
 use rollout::{
     config::{Code, Diagnostic},
-    job::{Plan, PlanDataset, Work},
+    job::{AddedTrials, Plan, PlanDataset, Work},
     name::{DatasetName, TaskName},
     preflight::{Finding, FindingKind},
 };
@@ -46,6 +46,15 @@ impl TaskWarnings {
         let containers = plan.tasks().iter().filter(|task| matches!(task.work, Work::Container(_)));
         let planned: HashSet<_> = containers.map(|task| (task.dataset(), task.name())).collect();
         self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task.as_str())));
+        self
+    }
+
+    /// Keeps the warnings of the tasks that a plan adds to a job.
+    pub(crate) fn added(mut self, plan: &Plan, added: &AddedTrials) -> Self {
+        let tasks = plan.tasks().iter().enumerate().filter(|(number, _)| added.has_task(*number));
+        let new: HashSet<_> = tasks.map(|(_, task)| (task.dataset(), task.name())).collect();
+        self.tasks.retain(|(dataset, task, _)| new.contains(&(dataset, task.as_str())));
+        self.datasets.clear();
         self
     }
 

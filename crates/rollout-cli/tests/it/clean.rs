@@ -314,6 +314,25 @@ fn a_disk_with_little_room_is_reported_once_when_a_job_starts() {
     assert!(reported[0].ends_with("`rollout clean --images --cache` frees space"), "{reported:?}");
 }
 
+#[test]
+fn a_disk_with_little_room_is_reported_before_a_job_starts_too() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let mut commands =
+        [&["run", "job.yaml", "--dry-run"][..], &["validate", "job.yaml"]].map(|words| job.command(words));
+    let jobs = job.root().join("jobs");
+    fs::create_dir(&jobs).unwrap();
+    mount(&["-t", "tmpfs", "-o", "size=64m", "tmpfs"], &jobs);
+    let outputs = commands.each_mut().map(|command| command.output().unwrap());
+    let _ = Command::new("umount").arg(&jobs).status();
+    for output in outputs {
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        assert!(output.status.success(), "{said}");
+        let lines = said.lines().filter(|line| line.starts_with("warning: low disk space for "));
+        let of_jobs: Vec<_> = lines.filter(|line| line.contains("jobs/job: ")).collect();
+        assert!(matches!(of_jobs[..], [line] if line.contains("of 64.0 MiB free")), "{said}");
+    }
+}
+
 fn mount(arguments: &[&str], target: &Path) {
     let mounted = Command::new("mount").args(arguments).arg(target).status().unwrap();
     assert!(mounted.success(), "mounting needs root");

@@ -3,6 +3,7 @@
 //! [`Plan`] has the trials, [`Job`] is a plan with its directory, and [`Job::run`] is the dispatcher: the only place
 //! that decides what starts next and in which order events are reported.
 
+mod added;
 mod agent_versions;
 mod difference;
 mod dispatch;
@@ -45,6 +46,7 @@ use jiff::{Timestamp, Zoned};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+pub use added::AddedTrials;
 pub use difference::ConfigDifference;
 pub use examples::{ExampleSet, ExampleWriter, StoredExamples};
 pub use gateway::GatewayFailure;

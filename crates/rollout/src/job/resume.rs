@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
-    ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, Store, difference,
+    AddedTrials, ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, Store, difference,
     earlier_rows::JournaledParts,
     growth::{changes, other_than_provider},
     header,
@@ -246,6 +246,11 @@ impl Resumable {
             differences if differences.is_empty() => Ok(()),
             differences => Err(ResumeError::ConfigChanged(differences)),
         }
+    }
+
+    /// The trials of a plan whose agent or task the job does not have. Blocks while it reads the tasks of the job.
+    pub fn added(&self, plan: &Plan) -> Result<AddedTrials, ResumeError> {
+        AddedTrials::new(&self.header, plan).map_err(ResumeError::Journal)
     }
 
     /// Opens the job again, with a plan from the same configuration. The plan may have more attempts, which are added

@@ -1,7 +1,8 @@
 //! Checks of a job before its first trial: images that cannot be built, and scripts that do not parse.
 //!
 //! [`check`] reads the files of every task and the scripts of every agent, each distinct file once. A problem that many
-//! trials share is one [`Finding`]. `rollout validate`, `--dry-run` and a run use the same checks.
+//! trials share is one [`Finding`]. `rollout validate`, `--dry-run` and a run use the same checks. [`check_added`] does
+//! the same for the trials that a resume adds to a job.
 
 mod endpoint;
 mod script;
@@ -23,7 +24,7 @@ pub use self::endpoint::unreachable_models;
 use self::script::{Parsed, ScriptText};
 use crate::{
     config::{AgentKind, JobConfig},
-    job::Plan,
+    job::{AddedTrials, Plan},
     task::{Task, unsupported},
 };
 use rollout_core::name::AgentName;
@@ -60,7 +61,7 @@ pub struct Finding {
 pub struct Preflight {
     /// The problems, each once.
     pub findings: Vec<Finding>,
-    /// Whether no trial can succeed: each has one of the problems, or an invalid task.
+    /// Whether none of the checked trials can succeed: each has one of the problems, or an invalid task.
     pub hopeless: bool,
 }
 
@@ -68,28 +69,42 @@ pub struct Preflight {
 ///
 /// Without a provider, images are not checked.
 pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
+    check_trials(plan, &AddedTrials::all(), provider)
+}
+
+/// Checks everything that the added trials of a plan use, and ignores the others. Blocks.
+pub fn check_added(plan: &Plan, added: &AddedTrials, provider: Option<&dyn Provider>) -> Preflight {
+    check_trials(plan, added, provider)
+}
+
+fn check_trials(plan: &Plan, trials: &AddedTrials, provider: Option<&dyn Provider>) -> Preflight {
     let mut findings = Findings::default();
     let config = plan.config();
     let agents: Vec<&AgentName> = plan.agents().collect();
     let of_agent = |name: &AgentName| config.agents.iter().find(|agent| agent.name == *name);
-    let has_oracle =
-        agents.iter().any(|name| of_agent(name).is_some_and(|agent| agent.kind == AgentKind::Oracle));
+    let is_oracle: Vec<bool> = agents
+        .iter()
+        .map(|name| of_agent(name).is_some_and(|agent| agent.kind == AgentKind::Oracle))
+        .collect();
 
     let tasks: Vec<(usize, &Task)> = plan
         .tasks()
         .iter()
         .enumerate()
+        .filter(|(number, _)| trials.uses_task(*number))
         .filter_map(|(number, task)| Some((number, &**task.container()?)))
         .collect();
     let mut scripts = IndexMap::new();
     for (number, task) in &tasks {
+        let has_oracle =
+            is_oracle.iter().enumerate().any(|(agent, is)| *is && trials.contains(agent, *number));
         for (user, path) in scripts_of(task, config, has_oracle) {
             if let Some(text) = ScriptText::of_file(path) {
                 scripts.entry(text).or_insert_with(Vec::new).push((user, Owner::Task(*number)));
             }
         }
     }
-    for (number, name) in agents.iter().enumerate() {
+    for (number, name) in agents.iter().enumerate().filter(|(number, _)| trials.uses_agent(*number)) {
         let Some(AgentKind::Script { install, execute }) = of_agent(name).map(|agent| &agent.kind) else {
             continue;
         };
@@ -142,11 +157,7 @@ pub fn check(plan: &Plan, provider: Option<&dyn Provider>) -> Preflight {
             }
         }
     }
-    let is_oracle: Vec<bool> = agents
-        .iter()
-        .map(|name| of_agent(name).is_some_and(|agent| agent.kind == AgentKind::Oracle))
-        .collect();
-    let hopeless = !broken.is_empty() && broken.every_trial(plan, &is_oracle);
+    let hopeless = !broken.is_empty() && broken.every_trial(plan, trials, &is_oracle);
     Preflight { findings: findings.sorted(), hopeless }
 }
 
@@ -223,11 +234,12 @@ impl Broken {
         self.agents.is_empty() && self.tasks.is_empty() && self.solutions.is_empty()
     }
 
-    fn every_trial(&self, plan: &Plan, is_oracle: &[bool]) -> bool {
+    fn every_trial(&self, plan: &Plan, trials: &AddedTrials, is_oracle: &[bool]) -> bool {
         (0..is_oracle.len()).all(|agent| {
             plan.tasks().iter().enumerate().all(|(number, task)| {
                 let invalid = task.problem().is_some();
-                invalid
+                !trials.contains(agent, number)
+                    || invalid
                     || self.agents.contains(&agent)
                     || self.tasks.contains(&number)
                     || is_oracle[agent] && self.solutions.contains(&number)
