@@ -173,13 +173,17 @@ pub fn a_process_that_hides_the_reward_of_the_tests_forges_none(suite: &Suite) {
 }
 
 pub fn a_process_that_writes_the_reward_by_another_name_forges_none(suite: &Suite) {
+    // It waits until the file is watched, as shown in /proc, and then until the tests have written to it.
     attack(
         suite,
         &daemon(
-            "until [ -s /tests/test.sh ]; do :; done
-             echo > /logs/other; exec 3>> /logs/other
+            "watches() { cat /proc/[0-9]*/fdinfo/* 2> /dev/null | grep -c ^inotify; }
+             until [ -s /tests/test.sh ]; do :; done
+             before=$(watches); : > /logs/other; exec 3<> /logs/other
              ln /logs/other /logs/verifier/reward.txt; rm /logs/other
-             sleep 0.4; echo 1 >&3; exec 3>&-; sleep 600",
+             until [ $(watches) -gt $before ]; do :; done
+             until [ -s /logs/verifier/reward.txt ]; do :; done
+             echo 1 >&3; exec 3>&-; sleep 600",
         ),
     );
 }
