@@ -19,6 +19,7 @@ mod leftover;
 mod library;
 mod model;
 mod npm;
+mod patience;
 mod piped;
 mod process;
 mod python;
@@ -55,6 +56,7 @@ pub use model::{
     TokenFields,
 };
 pub use npm::NpmRegistry;
+pub use patience::{long_enough, long_enough_async};
 pub use process::in_own_process;
 pub use python::Python;
 pub use repo::TestRepo;

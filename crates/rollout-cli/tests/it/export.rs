@@ -3,9 +3,10 @@
 use std::{
     fs,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
-use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, TestTask};
+use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, TestTask, long_enough};
 use serde_json::{Value, json};
 
 /// A job with one model, one attempt at a time, and datasets of one example each.
@@ -195,17 +196,22 @@ fn models_that_solve_tasks_in_containers_give_samples_too() {
 
 #[test]
 fn a_model_that_runs_out_of_its_own_time_in_a_container_gives_no_samples() {
-    let hold = Hold::new();
-    let held = hold.clone();
-    let server = ModelServer::scripted(move |request| match request.turns() {
-        0 => ModelReply::tool_call("bash", &json!({"command": "true"})).tokens(&[1], &[(2, -0.5)]),
-        _ => ModelReply::text("Done.").held(&held),
+    let job = long_enough(Duration::from_secs(5), |timeout| {
+        let hold = Hold::new();
+        let server = ModelServer::scripted(move |request| match request.turns() {
+            0 => ModelReply::tool_call("bash", &json!({"command": "true"})).tokens(&[1], &[(2, -0.5)]),
+            _ => ModelReply::text("Done.").held(&hold),
+        });
+        let model =
+            json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
+        let limits = json!({"timeout_sec": timeout.as_secs()});
+        let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+            .task(TestTask::new("task"))
+            .agent(json!({"name": "policy", "model": model, "limits": limits}));
+        job.run();
+        // Otherwise the time was up before the second turn.
+        (server.served() == 2).then_some(job)
     });
-    let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .task(TestTask::new("task"))
-        .agent(json!({"name": "policy", "model": model, "limits": {"timeout_sec": 5}}));
-    job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
     error: no training samples in jobs/job: 1 rollout ended by timeout_reached
     hint: `rollout resume --rerun error` runs failed rollouts again; `--include-errors` exports them

@@ -6,10 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use rollout_testkit::{
-    Finished, Hold, ModelReply, ModelServer, TestJob, TestTask, TokenCounts, files_holding,
+    Finished, Hold, ModelReply, ModelServer, TestJob, TestTask, TokenCounts, files_holding, long_enough,
 };
 use serde_json::{Value, json};
 
@@ -239,13 +240,18 @@ fn models_of_any_dialect_compete_with_the_oracle_scripts_and_nop_in_one_job() {
 
 #[test]
 fn a_model_that_thinks_longer_than_the_task_allows_is_agent_execution_timeout() {
-    let hold = Hold::new();
-    let server = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
-    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n");
-    let finished = job().task(task).agent(model(&server)).run().expect(1);
+    let (finished, seconds) = long_enough(Duration::from_secs(5), |timeout| {
+        let hold = Hold::new();
+        let server = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
+        let config = format!("[agent]\ntimeout_sec = {}\n", timeout.as_secs());
+        let finished =
+            job().task(TestTask::new("task").config(&config)).agent(model(&server)).run().expect(1);
+        // Otherwise the time was up before the second turn.
+        (server.served() == 2).then_some((finished, format!("{} seconds", timeout.as_secs())))
+    });
     let result = finished.trial(TRIAL);
     assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
-    for words in ["5 seconds", "agent.timeout_sec", "timeout_multiplier", "trajectory.json"] {
+    for words in [&*seconds, "agent.timeout_sec", "timeout_multiplier", "trajectory.json"] {
         contains(&result["error"]["message"], words);
     }
     assert_eq!((&result["reward"], &result["tries"]), (&Value::Null, &json!(1)));
@@ -259,16 +265,23 @@ fn a_model_that_thinks_longer_than_the_task_allows_is_agent_execution_timeout() 
 #[test]
 fn limits_of_the_agent_end_its_work_which_is_graded_all_the_same() {
     let server = ModelServer::always(bash("touch /app/done"));
-    let hold = Hold::new();
-    let slow = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
-    for (server, limits, condition) in [
-        (&server, json!({"max_turns": 2}), "max_turns_reached"),
-        (&server, json!({"max_completion_tokens": 1}), "max_total_completion_tokens_reached"),
-        (&slow, json!({"timeout_sec": 5}), "timeout_reached"),
-    ] {
+    let run = |server: &ModelServer, limits: Value| {
         let mut agent = model(server);
         agent["limits"] = limits;
-        let finished = job().task(TestTask::new("task")).agent(agent).run().expect(0);
+        job().task(TestTask::new("task")).agent(agent).run().expect(0)
+    };
+    let out_of_time = long_enough(Duration::from_secs(5), |timeout| {
+        let hold = Hold::new();
+        let slow = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
+        let finished = run(&slow, json!({"timeout_sec": timeout.as_secs()}));
+        // Otherwise the time was up before the second turn.
+        (slow.served() == 2).then_some(finished)
+    });
+    for (finished, condition) in [
+        (run(&server, json!({"max_turns": 2})), "max_turns_reached"),
+        (run(&server, json!({"max_completion_tokens": 1})), "max_total_completion_tokens_reached"),
+        (out_of_time, "timeout_reached"),
+    ] {
         let result = finished.trial(TRIAL);
         // The last answer of the model calls a tool, and the tool is not run any more.
         let reward = if condition == "max_total_completion_tokens_reached" { 0.0 } else { 1.0 };

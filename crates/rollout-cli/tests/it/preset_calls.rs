@@ -120,6 +120,7 @@ fn every_limit_of_calls_tokens_and_dollars_refuses_further_calls_and_what_was_do
 #[test]
 fn an_agent_that_goes_on_after_its_limit_is_killed_with_what_it_started() {
     let commands = "setsid bash -c 'while sleep 0.1; do date +%s%N > /logs/agent/alive; done' &
+                    until [ -s /logs/agent/alive ]; do sleep 0.1; done
                     ask one
                     touch /app/done
                     while true; do ask more; sleep 0.5; done";
@@ -132,6 +133,7 @@ fn an_agent_that_goes_on_after_its_limit_is_killed_with_what_it_started() {
     let result = ran.trial(TRIAL);
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
     assert!(result.get("survivors").is_none(), "{result:#}");
+    // It had the time to end by itself, and did not use it: its own timeout would be an error.
     let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
-    assert!((10.0..120.0).contains(&took), "it had {took} seconds");
+    assert!(took >= 10.0, "it had {took} seconds");
 }

@@ -1,9 +1,11 @@
 //! Agents by name: how they are listed, installed from packages, and run without a job file.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use assert_cmd::Command;
-use rollout_testkit::{Finished, ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{
+    Finished, ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts, long_enough,
+};
 use serde_json::json;
 
 /// An agent without a model, whose program does the task.
@@ -171,24 +173,37 @@ fn an_agent_can_complete_its_log_after_its_timeout() {
 name: slow
 untested: true
 execute: |
-  bash -c 'trap "sleep 1; echo saved > ~/slow.log; exit 3" TERM; while true; do sleep 0.1; done'
+  bash -c 'trap "sleep 1; echo saved > ~/slow.log; exit 3" TERM; echo ready; while true; do sleep 0.1; done'
   echo "it ended with $?"
   sleep 1000
 logs: ["~/slow.log"]
 "#;
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .file("slow.yaml", SLOW)
-        .task(TestTask::new("task").config("version = \"1.0\"\n[agent]\ntimeout_sec = 2\n"))
-        .agent(json!({"preset": "./slow.yaml"}));
-    let ran = job.run().expect(1);
-    let result = ran.trial("slow/set/task__1");
-    let error = &result["error"];
-    assert_eq!(error["type"], "agent_execution_timeout", "{error:#}");
-    assert!(error["message"].as_str().unwrap().contains("exceeded its timeout of 2 seconds"), "{error:#}");
-    assert_eq!(ran.file("slow/set/task__1/command/stdout.txt"), "it ended with 3\n");
-    assert_eq!(ran.file("slow/set/task__1/logs/agent/slow.log"), "saved\n");
-    let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
-    assert!((12.0..60.0).contains(&took), "it had {took} seconds");
+    long_enough(Duration::from_secs(2), |timeout| {
+        let seconds = timeout.as_secs();
+        let config = format!("version = \"1.0\"\n[agent]\ntimeout_sec = {seconds}\n");
+        let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+            .file("slow.yaml", SLOW)
+            .task(TestTask::new("task").config(&config))
+            .agent(json!({"preset": "./slow.yaml"}));
+        let ran = job.run().expect(1);
+        let result = ran.trial("slow/set/task__1");
+        let error = &result["error"];
+        assert_eq!(error["type"], "agent_execution_timeout", "{error:#}");
+        let expected = format!("exceeded its timeout of {seconds} seconds");
+        assert!(error["message"].as_str().unwrap().contains(&expected), "{error:#}");
+        // The rest of the script would take another 1000 seconds.
+        let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
+        let least = timeout.as_secs_f64() + 10.0;
+        assert!((least..least + 900.0).contains(&took), "it had {took} seconds");
+        let stdout = ran.file("slow/set/task__1/command/stdout.txt");
+        // Otherwise the agent had no time to start, or after its timeout none to get the signal.
+        if !stdout.contains("it ended with 3") {
+            return None;
+        }
+        assert_eq!(stdout, "ready\nit ended with 3\n");
+        assert_eq!(ran.file("slow/set/task__1/logs/agent/slow.log"), "saved\n");
+        Some(())
+    });
 }
 
 /// An agent that asks its model once, and reports another usage than the gateway records.

@@ -15,7 +15,9 @@ use rollout::{
     name::TaskName,
     task::load_task,
 };
-use rollout_testkit::{ModelReply, ModelServer, TestTask, processes_and_mounts_below, runs_in};
+use rollout_testkit::{
+    ModelReply, ModelServer, TestTask, long_enough_async, processes_and_mounts_below, runs_in,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -88,7 +90,7 @@ fn model(server: &ModelServer) -> Arc<Model> {
 /// Waits until a dropped provider has removed everything that it created.
 async fn nothing_left(dir: &Path) {
     let found = || [processes_and_mounts_below(dir), runs_in(&dir.join("state"))].concat();
-    for _ in 0..3000 {
+    for _ in 0..60_000 {
         if found().is_empty() {
             return;
         }
@@ -139,20 +141,29 @@ async fn long_output_is_cut_in_the_middle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_times_out_is_killed_with_its_processes() {
     let native = Natively::new().await;
-    let server = ModelServer::turns([
-        ModelReply::tool_call("bash", &json!({"command": "sleep 1000 & echo started; sleep 1000"})),
-        ModelReply::tool_call(
-            "bash",
-            &json!({"command": "grep -lz ^sleep /proc/[0-9]*/cmdline || echo none"}),
-        ),
-        ModelReply::text("done"),
-    ]);
-    let interaction = native.interaction(Duration::from_secs(2));
-    let never = CancellationToken::new();
-    let state = rollout(&interaction, &Limits::default(), input(), model(&server), &never).await.unwrap();
-    let completion = state.completion.unwrap();
-    assert_eq!(completion[1].text(), "started\n[killed: timed out after 2 seconds]");
-    assert_eq!(completion[3].text(), "none\n[exit code 0]");
+    long_enough_async(Duration::from_secs(2), async |timeout| {
+        let server = ModelServer::turns([
+            ModelReply::tool_call("bash", &json!({"command": "sleep 1000 & echo started; sleep 1000"})),
+            ModelReply::tool_call(
+                "bash",
+                &json!({"command": "grep -lz ^sleep /proc/[0-9]*/cmdline || echo none"}),
+            ),
+            ModelReply::text("done"),
+        ]);
+        let interaction = native.interaction(timeout);
+        let never = CancellationToken::new();
+        let state = rollout(&interaction, &Limits::default(), input(), model(&server), &never).await.unwrap();
+        let completion = state.completion.unwrap();
+        let killed = format!("[killed: timed out after {} seconds]", timeout.as_secs());
+        let [first, second] = [1, 3].map(|message: usize| completion[message].text());
+        if first == killed || second.ends_with(&killed) {
+            return None;
+        }
+        assert_eq!(first, format!("started\n{killed}"));
+        assert_eq!(second, "none\n[exit code 0]");
+        Some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

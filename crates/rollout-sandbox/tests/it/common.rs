@@ -65,6 +65,11 @@ pub(crate) fn command(argv: &[&str]) -> (SandboxCommand, File, File) {
 }
 
 /// Starts a script and discards its output.
+/// Fails the test if the future hangs.
+pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(std::time::Duration::from_secs(600), future).await.expect("it ends")
+}
+
 pub(crate) async fn start(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
     start_as(sandbox, script, false).await
 }

@@ -136,7 +136,7 @@ async fn without_a_network_there_is_only_loopback() {
     let sandbox = host.sandbox().await;
     assert_eq!(out(&sandbox, "ls /sys/class/net").await, "lo\n");
     let script = "python3 -m http.server --bind 127.0.0.1 8123 >/dev/null 2>&1 & \
-        for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/8123) 2>/dev/null && echo reached && break; sleep 0.05; done; kill %1";
+        for i in $(seq 12000); do (exec 3<>/dev/tcp/127.0.0.1/8123) 2>/dev/null && echo reached && break; sleep 0.05; done; kill %1";
     assert_eq!(out(&sandbox, script).await, "reached\n");
     sandbox.destroy().await.unwrap();
 }

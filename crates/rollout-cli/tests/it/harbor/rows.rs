@@ -277,7 +277,7 @@ fn every_row_has_the_reward_of_harbor_on_native() {
 
 /// A service that a timed-out agent started is still there for the tests.
 fn timeout(job: TestJob) {
-    let waits = "rm -f /app/alive; for _ in $(seq 600); do [ -e /app/alive ] && break; sleep 0.1; done";
+    let waits = "rm -f /app/alive; for _ in $(seq 6000); do [ -e /app/alive ] && break; sleep 0.1; done";
     let job = job
         .task(
             task("timeout", "[agent]\ntimeout_sec = 1\n")
@@ -421,7 +421,7 @@ fn image_of_tests_that_starts(job: TestJob) {
     let image = "FROM test\nWORKDIR /app\nCOPY . /tests\nENV SEED=judge\nENTRYPOINT [\"bash\", \"/tests/entry.sh\"]\n\
         HEALTHCHECK --interval=1s CMD [ -e /tmp/healthy ] || ! touch /tmp/healthy\n";
     let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
-    let entered = "for _ in $(seq 100); do [ -s /tmp/entered ] && break; sleep 0.1; done\n";
+    let entered = "for _ in $(seq 6000); do [ -s /tmp/entered ] && break; sleep 0.1; done\n";
     let check = "[ -e /app/done ] && [ -e /tmp/healthy ] && [ \"$(cat /tmp/entered)\" = judge ]";
     let task = task("tests-start", toml)
         .file("tests/Dockerfile", image)

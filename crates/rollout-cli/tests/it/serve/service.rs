@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, TestTask};
+use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, TestTask, long_enough};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, Service, block_on, idle, job, summary};
@@ -116,7 +116,7 @@ fn hostile_requests_are_refused_and_cost_nothing() {
 }
 
 /// The first rollout has one turn, and then its time ends. The server fails the second one; the third is right.
-fn of_three_ends() -> (ModelServer, TestJob) {
+fn of_three_ends(timeout: Duration) -> (ModelServer, TestJob) {
     let hold = Hold::new();
     let ends = std::sync::atomic::AtomicUsize::new(0);
     let server = ModelServer::scripted(move |request| match request.turns() {
@@ -130,7 +130,7 @@ fn of_three_ends() -> (ModelServer, TestJob) {
     let look = json!({"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}});
     let interaction = json!({
         "dataset": [{"question": "What is 1+1?", "answer": "2"}], "tools": [look],
-        "rubric": [{"match": "numeric"}], "limits": {"timeout_sec": 5},
+        "rubric": [{"match": "numeric"}], "limits": {"timeout_sec": timeout.as_secs()},
     });
     let job = job(&server, 1).set("datasets", json!([{"name": "sums", "interaction": interaction}]));
     (server, job.set("n_concurrent_trials", json!(1)))
@@ -138,21 +138,28 @@ fn of_three_ends() -> (ModelServer, TestJob) {
 
 #[test]
 fn rollouts_that_are_left_out_of_samples_are_counted_by_cause_unless_a_client_includes_them() {
-    let (_server, job) = of_three_ends();
-    let service = Service::start(job);
+    let lines_of = |request: &Value| {
+        long_enough(Duration::from_secs(5), |timeout| {
+            let (server, job) = of_three_ends(timeout);
+            let service = Service::start(job);
+            let lines = service.rollouts(request).lines();
+            let conditions = lines[0]["stop_conditions"].as_array()?;
+            let timeouts = conditions.iter().filter(|condition| **condition == "timeout_reached").count();
+            // Otherwise the time of a rollout was up before its second turn, which the first one waits for.
+            (server.served() == 6 && timeouts == 1).then_some(lines)
+        })
+    };
     let request = json!({"example_ids": [0], "rollouts_per_example": 3, "return": "samples"});
-    let lines = service.rollouts(&request).lines();
+    let lines = lines_of(&request);
     assert_eq!(lines[0]["stop_conditions"], json!(["timeout_reached", "has_error", "no_tools_called"]));
     assert_eq!(lines[0]["advantages"], json!([null, null, 0.0]));
     let last = summary(lines.last().cloned());
     assert_eq!(last["left_out"], json!({"ModelError -> InternalServerError": 1, "timeout_reached": 1}));
     assert_eq!((&last["samples"], &last["errors"]), (&json!(1), &json!(1)));
 
-    let (_server, job) = of_three_ends();
-    let service = Service::start(job);
     let mut request = request;
     request["include_errors"] = json!(true);
-    let lines = service.rollouts(&request).lines();
+    let lines = lines_of(&request);
     let advantages: Vec<f64> = serde_json::from_value(lines[0]["advantages"].clone()).unwrap();
     assert!(advantages.iter().sum::<f64>().abs() < 1e-9 && advantages[2] > 0.0, "{advantages:?}");
     let last = summary(lines.last().cloned());

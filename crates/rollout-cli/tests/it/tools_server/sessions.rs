@@ -1,7 +1,8 @@
 //! Sessions over time and in numbers.
 
-use std::{io::Write as _, net::TcpStream, process::Stdio};
+use std::{io::Write as _, net::TcpStream, process::Stdio, time::Duration};
 
+use rollout_testkit::long_enough;
 use serde_json::{Value, json};
 
 use super::server::{Server, address, place, until};
@@ -40,18 +41,27 @@ fn two_hundred_sessions_at_the_same_time_have_an_environment_each() {
 
 #[test]
 fn an_idle_session_expires_and_one_with_a_running_call_does_not() {
-    let server = Server::with(&json!({"server": {"session_ttl_sec": 3}}));
+    long_enough(Duration::from_secs(3), only_the_idle_session_expires);
+}
+
+/// None if the session expired before its call began, which then had a temporary one.
+fn only_the_idle_session_expires(time_to_live: Duration) -> Option<()> {
+    let server = Server::with(&json!({"server": {"session_ttl_sec": time_to_live.as_secs()}}));
     let listed = |worker: &str| {
         server.post("/api/v1/session/list", &json!({"worker_id": worker})).1["data"]["count"].take()
     };
     let slow = json!({
         "worker_id": "busy", "action": "code:shell",
-        "params": {"command": "touch kept; until [ -e done ]; do sleep 0.05; done; echo seen"},
+        "params": {"command": "[ -e own ] || exit; touch kept; until [ -e done ]; do sleep 0.05; done; echo seen"},
     });
     server.open("busy", "code");
-    std::thread::scope(|scope| {
+    server.shell("busy", "touch own");
+    let was_busy = std::thread::scope(|scope| {
         let call = scope.spawn(|| server.post("/api/v1/execute", &slow).1);
-        until(|| server.shell("busy", "ls") == "kept\n");
+        until(|| call.is_finished() || server.shell("busy", "ls") == "kept\nown\n");
+        if call.is_finished() {
+            return false;
+        }
         // Used after the other one, and expired before it: listing does not count as use.
         server.open("idle", "code");
         server.shell("idle", "touch mine");
@@ -60,13 +70,15 @@ fn an_idle_session_expires_and_one_with_a_running_call_does_not() {
         let refresh = json!({"worker_id": "idle", "resource_type": "code"});
         let (status, answer) = server.post("/api/v1/session/refresh", &refresh);
         assert_eq!((status, &answer["code"]), (404, &json!(4007)));
-        assert_eq!(server.shell("busy", "ls; touch done"), "kept\n");
+        assert_eq!(server.shell("busy", "ls; touch done"), "kept\nown\n");
         assert_eq!(call.join().unwrap()["data"]["result"], "seen\n");
         until(|| listed("busy") == 0);
+        true
     });
     server.until_sessions(0);
     until(|| server.job.environments().is_empty());
     server.stop();
+    was_busy.then_some(())
 }
 
 #[test]
@@ -104,16 +116,21 @@ fn calls_beyond_the_limit_wait_and_are_refused_when_it_takes_too_long() {
         let body = json!({"worker_id": "w", "action": "code:shell", "params": {"command": command}, "timeout": timeout});
         server.post("/api/v1/execute", &body)
     };
-    call("true", 60.0);
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| call("sleep 2; echo first", 60.0));
-        // It has the one place as soon as another call does not get it.
-        until(|| {
-            let (status, answer) = call("echo early", 0.05);
-            (status, &answer["code"]) == (500, &json!(5013))
-        });
-        assert_eq!(call("echo second", 60.0).1["data"]["result"], "second\n");
-        assert_eq!(first.join().unwrap().1["data"]["result"], "first\n");
+    call("true", 600.0);
+    long_enough(Duration::from_secs(2), |work| {
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| call(&format!("sleep {}; echo first", work.as_secs()), 600.0));
+            // It has the one place as soon as another call does not get it.
+            let mut was_refused = false;
+            until(|| {
+                let (status, answer) = call("echo early", 0.05);
+                was_refused = (status, &answer["code"]) == (500, &json!(5013));
+                was_refused || first.is_finished()
+            });
+            assert_eq!(call("echo second", 600.0).1["data"]["result"], "second\n");
+            assert_eq!(first.join().unwrap().1["data"]["result"], "first\n");
+            was_refused.then_some(())
+        })
     });
     server.stop();
 }

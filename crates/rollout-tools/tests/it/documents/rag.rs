@@ -113,7 +113,7 @@ fn started(beside: &Path) -> Vec<u32> {
 }
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..2000 {
+    for _ in 0..60_000 {
         if holds() {
             return;
         }

@@ -209,7 +209,14 @@ async fn an_endless_query_times_out() {
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
     let error = call(&*session, "execute", json!({"sql": endless})).await.unwrap_err();
     assert_eq!((error.code, &*error.message), (ErrorCode::Timeout, "the query took more than 1 seconds"));
-    assert_eq!(shown(&*session, "execute", json!({"sql": "SELECT 1"})).await, "1\n1\n(1 row)");
+    // Other queries have the same second, which may be too short on a busy machine.
+    let answer = loop {
+        let answer = shown(&*session, "execute", json!({"sql": "SELECT 1"})).await;
+        if !answer.starts_with("5006 ") {
+            break answer;
+        }
+    };
+    assert_eq!(answer, "1\n1\n(1 row)");
 }
 
 #[tokio::test]

@@ -8,13 +8,11 @@ use std::{
 };
 
 use rollout::environment::{CommandRole, Exec, Outcome, guest::PROGRAM};
+use rollout_testkit::long_enough_async;
 
 use super::support::{Container, until};
 
 const SOON: Duration = Duration::from_millis(500);
-
-/// A deadline that a command reaches, after it has started all its processes also on a busy machine.
-const LATER: Duration = Duration::from_secs(3);
 
 /// Something that no terminal, group or parent leads to any more.
 const DAEMON: &str = "(setsid bash -c '(setsid sleep 4242 > /dev/null 2>&1 &)' > /dev/null 2>&1 &)";
@@ -22,15 +20,23 @@ const DAEMON: &str = "(setsid bash -c '(setsid sleep 4242 > /dev/null 2>&1 &)' >
 #[tokio::test]
 async fn a_deadline_kills_detached_grandchildren() {
     let container = Container::start().await;
-    let ran = container.bash_within(&format!("echo before; {DAEMON}; sleep 4242"), LATER).await;
-    assert_eq!((ran.exit.outcome, ran.text()), (Outcome::TimedOut, "before\n"));
-    assert_eq!(container.guest.survivors().await.unwrap(), Vec::<String>::new());
+    let runs = "until grep -qxz 424[2] /proc/[0-9]*/cmdline 2> /dev/null; do :; done";
+    long_enough_async(SOON, async |deadline| {
+        let ran =
+            container.bash_within(&format!("{DAEMON}; {runs}; echo before; sleep 5252"), deadline).await;
+        assert_eq!(ran.exit.outcome, Outcome::TimedOut);
+        assert_eq!(container.guest.survivors().await.unwrap(), Vec::<String>::new());
+        // Otherwise not all of its processes had time to start.
+        (ran.text() == "before\n").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_deadline_spares_what_ran_before() {
     let container = Container::start().await;
     container.bash("setsid sleep 1111 > /dev/null 2>&1 &").await;
+    until(async || container.guest.survivors().await.unwrap() == ["sleep 1111"]).await;
     // Start times are distinguished by hundredths of a second.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let ran = container.bash_within("sleep 4242 & sleep 4242", SOON).await;

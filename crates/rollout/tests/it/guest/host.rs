@@ -157,6 +157,7 @@ async fn a_deadline_kills_a_command_with_its_orphans_and_spares_earlier_ones() {
     for scope in BOTH {
         let (container, _session) = start(scope).await;
         container.bash("setsid sleep 1111 > /dev/null 2>&1 &").await;
+        until(async || container.guest.survivors().await.unwrap() == ["sleep 1111"]).await;
         // Start times are distinguished by hundredths of a second.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let script =

@@ -6,6 +6,7 @@ use rollout::model::{
     Content, ToolDef,
     tool::{self, Tool},
 };
+use rollout_testkit::long_enough_async;
 use serde_json::json;
 
 use super::{call, gone, number_in};
@@ -84,9 +85,16 @@ async fn processes_that_a_command_started_end_with_it() {
 #[tokio::test]
 async fn a_command_that_times_out_is_killed_with_its_processes() {
     let dir = tempfile::tempdir().unwrap();
-    let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; sleep 1000", Duration::from_secs(3));
-    let failure = call(&tool, json!({})).await.unwrap_err();
-    assert_eq!(failure.name, "TimeoutError");
-    insta::assert_snapshot!(failure, @"the command timed out after 3 seconds");
-    gone(number_in(&dir.path().join("pid")).await).await;
+    let pid = dir.path().join("pid");
+    long_enough_async(Duration::from_secs(1), async |timeout| {
+        let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; sleep 1000", timeout);
+        let failure = call(&tool, json!({})).await.unwrap_err();
+        assert_eq!(failure.name, "TimeoutError");
+        let expected = format!("the command timed out after {} seconds", timeout.as_secs());
+        assert_eq!(failure.to_string(), expected);
+        // Killed while it wrote the number, it started the process, but the test cannot find it.
+        std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')).then_some(())
+    })
+    .await;
+    gone(number_in(&pid).await).await;
 }
