@@ -47,9 +47,9 @@ pub struct TrialResult {
     pub steps: Vec<StepResult>,
     /// Known costs in US dollars: the sum of the next two.
     pub cost: f64,
-    /// Cost of the environment; 0 on this machine.
+    /// Cost of the environments of all tries; 0 on this machine.
     pub environment_cost: f64,
-    /// Cost of the agent's model, if the agent reported it.
+    /// Cost of the agent's model in all tries, if the agent reported it.
     pub model_cost: Option<f64>,
     /// Usage of the agent, if it reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! The two traits that every provider implements, and their data types.
 
 mod group;
+mod offer;
 mod start;
 
 use std::{
@@ -19,6 +20,7 @@ pub use rollout_guest::FileChangeKind;
 
 pub use self::{
     group::{GroupRequest, ServiceGroup},
+    offer::{Demand, EnvironmentOffer, ResourceLimits},
     start::{ImageHealthcheck, ImageStartup, StartReport},
 };
 
@@ -55,10 +57,17 @@ pub trait Provider: Send + Sync {
         Some(format!("the {} provider does not support {demand}", self.name()))
     }
 
-    /// What an environment with these limits costs for an hour, in US dollars.
-    fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, storage: Option<Bytes>) -> f64 {
-        let _ = (cpus, memory, storage);
-        0.0
+    /// The environment that the provider gives for these limits, and its price. An error says what is too large.
+    fn offer(&self, limits: ResourceLimits) -> Result<EnvironmentOffer, String> {
+        let _ = limits;
+        Ok(EnvironmentOffer::default())
+    }
+
+    /// How long an environment lives at most if this time is needed, and what sets the limit; `None` if it lives as
+    /// long as it is needed. A needed time of `None` means that it is not limited.
+    fn time_limit(&self, needed: Option<Duration>) -> Option<(Duration, String)> {
+        let _ = needed;
+        None
     }
 
     /// Builds or fetches the task's image, once per content, also for concurrent requests.
@@ -108,39 +117,6 @@ pub trait Provider: Send + Sync {
     /// that failed.
     async fn settle(&self) -> Vec<String> {
         Vec::new()
-    }
-}
-
-/// A demand of a task beyond an image and limits, which some providers cannot meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Demand {
-    /// GPUs inside.
-    Gpus,
-    /// No network for the whole life of an environment.
-    NoNetwork,
-    /// A network that is taken away, and given back, while an environment runs.
-    NetworkChanges,
-    /// No network but a proxy of the host, which is offered inside.
-    Allowlist,
-    /// Several containers, described by a compose file.
-    Compose,
-    /// A container with all privileges on the engine's machine, or nearly all.
-    Privileged,
-    /// The `ENTRYPOINT` and `HEALTHCHECK` of an image.
-    ImageStartup,
-}
-
-impl std::fmt::Display for Demand {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Gpus => "GPUs",
-            Self::NoNetwork => "environments without a network",
-            Self::NetworkChanges => "a different network in a single phase",
-            Self::Allowlist => "a network of listed hosts",
-            Self::Compose => "docker-compose files",
-            Self::Privileged => "privileged containers",
-            Self::ImageStartup => "ENTRYPOINT and HEALTHCHECK of images",
-        })
     }
 }
 
@@ -250,6 +226,8 @@ pub struct EnvironmentSpec<'a> {
     pub private_dirs: &'a [&'a str],
     /// Settings of a container in a [group](ServiceGroup).
     pub container: Option<&'a ContainerSettings>,
+    /// How long it is needed at most, from its start; `None` if that is not limited.
+    pub time: Option<Duration>,
     /// Receives what the environment waits for while it starts.
     pub waits: Option<&'a dyn StartReport>,
 }
@@ -270,6 +248,7 @@ impl<'a> EnvironmentSpec<'a> {
             hosts: &[],
             private_dirs: &[],
             container: None,
+            time: None,
             waits: None,
         }
     }
@@ -418,6 +397,11 @@ pub trait Environment: Send + Sync {
 
     /// Its cost so far, in US dollars.
     fn cost(&self) -> f64;
+
+    /// The command that removes it if it is left behind.
+    fn clean_command(&self) -> &'static str {
+        "rollout clean"
+    }
 
     /// Stops it and removes everything it used.
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError>;
@@ -571,6 +555,9 @@ pub enum EnvironmentError {
     /// a second attempt.
     #[error("{0}")]
     Ended(String),
+    /// The environment has lived for as long as it may. A retry would take as long, and cost as much.
+    #[error("{0}")]
+    TimeOver(String),
     /// It cannot be stopped or removed.
     #[error("{0}")]
     Teardown(String),

@@ -18,6 +18,9 @@ pub(crate) trait GuestPlace: Send + Sync + Sized + 'static {
     /// What it is called in messages: `pod`, `sandbox`.
     const KIND: &'static str;
 
+    /// The command that removes it if it is left behind.
+    const CLEAN_COMMAND: &'static str = "rollout clean";
+
     fn id(&self) -> &str;
 
     fn facts(&self) -> Facts;
@@ -182,6 +185,10 @@ impl<P: GuestPlace> Environment for GuestEnvironment<P> {
 
     fn cost(&self) -> f64 {
         self.place.cost()
+    }
+
+    fn clean_command(&self) -> &'static str {
+        P::CLEAN_COMMAND
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {

@@ -25,7 +25,6 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client};
-use rollout_core::quantity::{Bytes, Cpus};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, watch},
@@ -47,8 +46,8 @@ use self::{
 use crate::{
     dockerfile::check_dockerfile,
     environment::{
-        Demand, Environment, EnvironmentError, EnvironmentSpec, Facts, ImageProblem, ImageRequest,
-        PreparedImage, Provider,
+        Demand, Environment, EnvironmentError, EnvironmentOffer, EnvironmentSpec, Facts, ImageProblem,
+        ImageRequest, PreparedImage, Provider, ResourceLimits,
     },
     host::{HostPaths, KubernetesAccess},
     preparations::Preparations,
@@ -228,8 +227,12 @@ impl Provider for Kubernetes {
         }
     }
 
-    fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, _storage: Option<Bytes>) -> f64 {
-        self.settings.prices.of(self.settings.requests(cpus, memory), Duration::from_secs(3600))
+    fn offer(&self, ResourceLimits { cpus, memory, .. }: ResourceLimits) -> Result<EnvironmentOffer, String> {
+        let requests = self.settings.requests(cpus, memory);
+        Ok(EnvironmentOffer {
+            size: None,
+            hourly_cost: self.settings.prices.of(requests, Duration::from_secs(3600)),
+        })
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {

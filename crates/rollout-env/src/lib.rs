@@ -45,8 +45,8 @@ pub use connect::{ConnectError, check, connect};
 pub use dockerfile::check_dockerfile;
 pub use environment::{
     CommandRole, CommandUsers, CopyMode, CopyOut, CopyReport, Demand, Environment, EnvironmentError,
-    EnvironmentSpec, EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead,
-    GroupRequest, ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome, PreparedImage,
-    Provider, ServiceGroup, StartReport,
+    EnvironmentOffer, EnvironmentSpec, EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind,
+    FileRead, GroupRequest, ImageHealthcheck, ImageProblem, ImageRequest, ImageStartup, Origin, Outcome,
+    PreparedImage, Provider, ResourceLimits, ServiceGroup, StartReport,
 };
 pub use host::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess};

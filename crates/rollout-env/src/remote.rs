@@ -22,7 +22,6 @@ mod sweep;
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use rollout_core::quantity::{Bytes, Cpus};
 use secrecy::SecretString;
 use serde_json::json;
 use tokio::{
@@ -48,8 +47,8 @@ use crate::{
     docker::Owner,
     dockerfile::check_dockerfile,
     environment::{
-        Demand, Environment, EnvironmentError, EnvironmentSpec, Facts, ImageProblem, ImageRequest, Origin,
-        PreparedImage, Provider,
+        Demand, Environment, EnvironmentError, EnvironmentOffer, EnvironmentSpec, Facts, ImageProblem,
+        ImageRequest, Origin, PreparedImage, Provider, ResourceLimits, StartReport,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -161,8 +160,14 @@ impl Remote {
         let backend = open();
         check(name, &*backend).await?;
         match sweep::sweep(&*backend).await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(sandboxes = count, "deleted leftovers of dead runs"),
+            Ok(swept) => {
+                if swept.deleted > 0 {
+                    tracing::info!(sandboxes = swept.deleted, "deleted leftovers of dead runs");
+                }
+                for (id, error) in swept.left {
+                    tracing::warn!(sandbox = id, %error, "cannot delete a leftover of a dead run");
+                }
+            }
             Err(error) => tracing::warn!(%error, "cannot delete leftovers of dead runs"),
         }
         let unreachable =
@@ -203,6 +208,11 @@ impl Remote {
         cell.get_or_try_init(prepare).await.cloned().map_err(image_failure)
     }
 
+    /// The lifetime of a sandbox that is needed for this time.
+    fn lifetime(&self, needed: Option<Duration>) -> Duration {
+        self.times.lifetime_for(needed, self.cloud.backend.max_lifetime())
+    }
+
     fn plan(&self, spec: &EnvironmentSpec<'_>, size: SandboxSize, image: String) -> io::Result<SandboxPlan> {
         let key = random_hex()?;
         let mut labels: HashMap<String, String> = Owner::current()
@@ -216,7 +226,7 @@ impl Remote {
             name: sandbox_name(spec.name, &key),
             image,
             size,
-            lifetime: self.times.lifetime.min(self.cloud.backend.max_lifetime()),
+            lifetime: self.lifetime(spec.time),
             grace: self.times.grace,
             no_network: spec.no_network || self.no_network,
             labels,
@@ -264,12 +274,17 @@ impl Provider for Remote {
             format!("installations of agents are not stored: {name} has no snapshots here"),
             "CPUs and memory of tasks are rounded up to a size that the vendor offers".to_owned(),
         ];
+        notes.push(
+            "an agent that kills every process ends its sandbox, unless the kernel of the vendor permits process \
+             namespaces"
+                .to_owned(),
+        );
         notes.push(format!("terminals are opened with the program of {name}, not with `rollout attach`"));
         notes.extend(self.cloud.backend.refusal(Demand::NoNetwork));
         let most = self.cloud.backend.max_lifetime();
-        if self.times.lifetime > most {
+        if self.times.lifetime.is_some_and(|lifetime| lifetime > most) {
             notes.push(format!(
-                "sandboxes live for at most {} seconds, the limit of {name}; trials that take longer are lost",
+                "`lifetime_sec` has no effect above {} seconds, the limit of {name}",
                 most.as_secs()
             ));
         }
@@ -289,11 +304,27 @@ impl Provider for Remote {
         }
     }
 
-    fn hourly_cost(&self, cpus: Option<Cpus>, memory: Option<Bytes>, storage: Option<Bytes>) -> f64 {
+    fn offer(
+        &self,
+        ResourceLimits { cpus, memory, storage }: ResourceLimits,
+    ) -> Result<EnvironmentOffer, String> {
         let backend = &self.cloud.backend;
-        // A size that cannot be had is reported by the trial.
-        let size = backend.size(Wanted { cpus, memory, storage, gpus: 0 });
-        size.map_or(0.0, |size| backend.price(size) * 3600.0)
+        let size = backend.size(Wanted { cpus, memory, storage, gpus: 0 })?;
+        Ok(EnvironmentOffer { size: Some(size.to_string()), hourly_cost: backend.price(size) * 3600.0 })
+    }
+
+    fn time_limit(&self, needed: Option<Duration>) -> Option<(Duration, String)> {
+        let (lifetime, most) = (self.lifetime(needed), self.cloud.backend.max_lifetime());
+        if needed.is_some_and(|needed| needed <= lifetime) {
+            return None;
+        }
+        let name = self.cloud.name;
+        let reason = match (self.times.lifetime, lifetime == most) {
+            (_, true) => format!("{name} allows no longer lifetime of a sandbox"),
+            (Some(_), false) => "`lifetime_sec` in provider_config says so".to_owned(),
+            (None, false) => "`lifetime_sec` in provider_config can set a longer lifetime".to_owned(),
+        };
+        Some((lifetime, reason))
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -323,12 +354,16 @@ impl Provider for Remote {
         };
         let plan = Arc::new(plan);
         let owned = self.cloud.desk.create(Arc::clone(&plan), until).await?;
+        // From now on it is paid for, whether it starts or not.
+        let mut bill =
+            StartBill { price: self.cloud.backend.price(size), since: Instant::now(), report: spec.waits };
         let cloud = Arc::clone(&self.cloud);
         let (user, workdir) = (self.user.clone(), spec.workdir);
         let environment = RemoteSandbox::start(cloud, owned, plan, user, workdir, facts, until).await?;
         if let Some(workdir) = workdir {
             environment.make_dirs(&[workdir], false).await?;
         }
+        bill.report = None;
         Ok(Box::new(environment))
     }
 
@@ -338,6 +373,26 @@ impl Provider for Remote {
 
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
         Ok(Box::new(RemoteSandbox::reopen(Arc::clone(&self.cloud), place).await?))
+    }
+
+    async fn settle(&self) -> Vec<String> {
+        self.cloud.desk.settle().await
+    }
+}
+
+/// Reports the cost of a sandbox that does not start, also if its trial is cancelled.
+struct StartBill<'a> {
+    /// Dollars per second.
+    price: f64,
+    since: Instant,
+    report: Option<&'a dyn StartReport>,
+}
+
+impl Drop for StartBill<'_> {
+    fn drop(&mut self) {
+        if let Some(report) = self.report {
+            report.failed_start_cost(self.price * self.since.elapsed().as_secs_f64());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A gate at which a script inside an environment waits until the test lets it continue.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     time::{Duration, Instant},
 };
@@ -66,10 +66,14 @@ impl Arrival {
     #[track_caller]
     pub fn ended(mut self) {
         self.0.set_read_timeout(Some(PATIENCE)).expect("set a timeout");
-        match self.0.read(&mut [0]) {
-            Ok(0) => (),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => (),
-            other => panic!("the script still waits at the gate: {other:?}"),
+        loop {
+            match self.0.read(&mut [0]) {
+                Ok(0) => return,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+                // By the end of a child process.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => panic!("the script still waits at the gate: {other:?}"),
+            }
         }
     }
 }

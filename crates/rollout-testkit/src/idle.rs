@@ -1,4 +1,5 @@
-//! Environments that do nothing, to measure the cost of everything else, and environments that stop answering.
+//! Environments that do nothing, to measure the cost of everything else, environments that stop answering, and
+//! environments with a price.
 
 use std::{
     os::fd::OwnedFd,
@@ -42,10 +43,50 @@ impl KillCounter {
     }
 }
 
+/// Creates environments that each cost one dollar. The first commands of the agent lose their environments.
+#[derive(Debug, Default)]
+pub struct PricedProvider {
+    losses: Arc<AtomicU64>,
+}
+
+impl PricedProvider {
+    /// As many environments are lost.
+    pub fn losing(environments: u64) -> Self {
+        Self { losses: Arc::new(AtomicU64::new(environments)) }
+    }
+}
+
+#[derive(Default)]
 struct Idle {
-    can_verify: bool,
+    is_silent: bool,
     kills: Arc<AtomicU64>,
     seen: Vec<String>,
+    cost: f64,
+    /// How many commands are still to fail.
+    losses: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Provider for PricedProvider {
+    fn name(&self) -> &'static str {
+        "priced"
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        IdleProvider.prepare(request).await
+    }
+
+    async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(Idle { cost: 1.0, losses: Arc::clone(&self.losses), ..Idle::default() }))
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        IdleProvider.snapshot(key).await
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        IdleProvider.reopen(place).await
+    }
 }
 
 #[async_trait]
@@ -59,7 +100,7 @@ impl Provider for KillCounter {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: true, kills: Arc::clone(&self.kills), seen: self.seen.clone() }))
+        Ok(Box::new(Idle { kills: Arc::clone(&self.kills), seen: self.seen.clone(), ..Idle::default() }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -82,7 +123,7 @@ impl Provider for SilentProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: false, kills: Arc::default(), seen: Vec::new() }))
+        Ok(Box::new(Idle { is_silent: true, ..Idle::default() }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -105,7 +146,7 @@ impl Provider for IdleProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle { can_verify: true, kills: Arc::default(), seen: Vec::new() }))
+        Ok(Box::new(Idle::default()))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -147,7 +188,7 @@ impl Environment for Idle {
     }
 
     async fn make_dirs(&self, paths: &[&str], _empty: bool) -> Result<(), EnvironmentError> {
-        if !self.can_verify && paths == ["/logs/verifier"] {
+        if self.is_silent && paths == ["/logs/verifier"] {
             std::future::pending::<()>().await;
         }
         Ok(())
@@ -158,6 +199,10 @@ impl Environment for Idle {
     }
 
     async fn exec(&self, _command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        let fewer = |left: u64| left.checked_sub(1);
+        if self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+            return Err(EnvironmentError::Lost("the environment was lost".to_owned()));
+        }
         Ok(Exit { outcome: Outcome::Code(0), oom_killed: false })
     }
 
@@ -179,7 +224,7 @@ impl Environment for Idle {
     }
 
     fn cost(&self) -> f64 {
-        0.0
+        self.cost
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {

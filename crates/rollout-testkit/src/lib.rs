@@ -45,7 +45,7 @@ pub use command::{Running, finished_trials, link_program};
 pub use docker::{Holdings, OwnEngine, TestEngine};
 pub use gate::{Arrival, Gate};
 pub use hub::{Fault, HubServer, Trouble};
-pub use idle::{IdleProvider, KillCounter, SilentProvider};
+pub use idle::{IdleProvider, KillCounter, PricedProvider, SilentProvider};
 pub use job::{Binary, Finished, TestJob};
 pub use kubernetes::{ApiCalls, KubernetesServer, PodFault};
 pub use large::{LargeJob, Measured, READERS};

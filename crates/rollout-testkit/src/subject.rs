@@ -54,6 +54,8 @@ pub enum Ability {
     Terminals,
     /// Environments without a network; otherwise a note of the provider says so.
     NoNetwork,
+    /// Survives an agent that kills every process; otherwise its environment ends, and a note of the provider says so.
+    SurvivesKills,
     /// Enforces the limit on processes, `pids` in its configuration; otherwise a note of the provider says so.
     LimitProcesses,
 }

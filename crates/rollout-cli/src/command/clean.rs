@@ -80,14 +80,31 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     on_runtime(on_engine(args))?;
     #[cfg(feature = "kubernetes")]
     on_runtime(cluster::clean(args))?;
-    #[cfg(feature = "remote")]
-    if args.all_providers {
-        on_runtime(clouds::clean(args))?;
-    }
+    let is_clean = left.is_empty() & (!args.all_providers || in_clouds(args)?);
     for path in &left {
-        writeln!(anstream::stderr().lock(), "{} cannot remove {path}", paint(ODD, "warning:"))?;
+        warn(&format!("cannot remove {path}"))?;
     }
-    Ok(if left.is_empty() { Exit::Success } else { Exit::Unmet })
+    Ok(if is_clean { Exit::Success } else { Exit::Unmet })
+}
+
+/// Cleans the accounts of all vendors. Returns whether everything was removed that should be.
+#[cfg(feature = "remote")]
+fn in_clouds(args: &Clean) -> Result<bool, Failure> {
+    on_runtime(clouds::clean(args))
+}
+
+/// Reports that there are no vendors.
+#[cfg(not(feature = "remote"))]
+fn in_clouds(_args: &Clean) -> Result<bool, Failure> {
+    warn(
+        "this build has no cloud providers, so `--all-providers` removed nothing. Build rollout with \
+         `--features daytona,e2b,fly,modal`, or with those that you use",
+    )?;
+    Ok(false)
+}
+
+fn warn(message: &str) -> io::Result<()> {
+    writeln!(anstream::stderr().lock(), "{} {message}", paint(ODD, "warning:"))
 }
 
 /// Cleans the Docker engine. A missing engine is reported only if DOCKER_HOST or another setting names one.
@@ -101,7 +118,7 @@ async fn on_engine(args: &Clean) -> Result<(), Failure> {
         }
         Found::None(_) => {}
         Found::Missing(error) | Found::Unusable(error) => {
-            writeln!(anstream::stderr().lock(), "{} {error}", paint(ODD, "warning:"))?;
+            warn(&error.to_string())?;
         }
     }
     Ok(())

@@ -1,9 +1,7 @@
 //! A plan as text, for `--dry-run`.
 
-use std::time::Duration;
-
 use rollout::{
-    environment::Provider,
+    environment::{EnvironmentOffer, Provider},
     job::{NoProvider, Plan, PlanTask},
     name::TrialIndex,
     trial::Timeouts,
@@ -13,6 +11,9 @@ use crate::report::{
     Align, table,
     text::{BOLD, DIM, count, dollars, first_line, fit, paint, span},
 };
+
+/// How many sizes of environments are listed.
+const SIZES: usize = 5;
 
 /// How many trials are listed.
 const LISTED: u64 = 10;
@@ -44,7 +45,7 @@ pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
         ("provider", description(provider)),
         ("results", directory),
     ];
-    let facts = facts.into_iter().chain(cost(plan, provider).map(|cost| ("cost", cost)));
+    let facts = facts.into_iter().chain(cost(plan, provider));
     lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
     lines.push(String::new());
     lines.extend(trials(plan));
@@ -60,34 +61,66 @@ fn description(provider: &dyn Provider) -> String {
     }
 }
 
-/// What the environments cost if every trial uses all of its time; `None` if they cost nothing.
-fn cost(plan: &Plan, provider: &dyn Provider) -> Option<String> {
-    let environment = &plan.config().environment;
+/// The environments of some tasks.
+struct Offered {
+    offer: EnvironmentOffer,
+    tasks: u64,
+    /// The time of all their trials, in seconds, as far as it is limited.
+    seconds: f64,
+    /// The longest time of one trial; `None` if it is not limited.
+    longest: Option<f64>,
+}
+
+/// What the environments cost if every trial uses all of its time: a line for each size, and the sum. Nothing if they
+/// cost nothing.
+fn cost(plan: &Plan, provider: &dyn Provider) -> Vec<(&'static str, String)> {
+    let config = plan.config();
     let trials_per_task = plan.len() as f64 / plan.tasks().len().max(1) as f64;
-    let (mut most, mut hourly, mut is_open) = (0.0, 0.0_f64, false);
+    let (mut offered, mut unknown) = (Vec::<Offered>::new(), 0);
     for task in plan.tasks().iter().filter_map(|task| task.container()) {
-        let bounds = task.bounds();
-        let price = provider.hourly_cost(
-            environment.override_cpus.or(bounds.cpus),
-            environment.override_memory.or(bounds.memory),
-            environment.override_storage.or(bounds.storage),
-        );
-        let Timeouts { install, execute, verify, .. } = Timeouts::new(plan.config(), task);
-        let times = [install, execute, verify];
-        is_open |= times.contains(&Timeouts::UNLIMITED);
-        let seconds: f64 =
-            times.iter().filter(|time| **time != Timeouts::UNLIMITED).map(Duration::as_secs_f64).sum();
-        most += trials_per_task * price * seconds / 3600.0;
-        hourly = hourly.max(price);
+        let Ok(offer) = provider.offer(task.limits(&config.environment)) else {
+            unknown += 1;
+            continue;
+        };
+        let time = Timeouts::of_environments(config, task).map(|time| time.as_secs_f64());
+        let known = offered.iter().position(|known| known.offer == offer);
+        let number = known.unwrap_or_else(|| {
+            offered.push(Offered { offer, tasks: 0, seconds: 0.0, longest: Some(0.0) });
+            offered.len() - 1
+        });
+        let of_size = &mut offered[number];
+        of_size.tasks += 1;
+        of_size.seconds += trials_per_task * time.unwrap_or_default();
+        of_size.longest = of_size.longest.zip(time).map(|(longest, time)| longest.max(time));
     }
-    let models = "models are not included";
-    match (hourly > 0.0, is_open) {
-        (false, _) => None,
-        (true, true) => Some(format!("up to {} an hour for each trial; {models}", dollars(hourly))),
-        (true, false) => {
-            Some(format!("at most {} if every trial uses all of its time; {models}", dollars(most)))
-        }
+    if offered.iter().all(|of_size| of_size.offer.hourly_cost == 0.0) {
+        return Vec::new();
     }
+    let mut lines = Vec::new();
+    for Offered { offer: EnvironmentOffer { size, hourly_cost }, tasks, longest, .. } in
+        offered.iter().take(SIZES)
+    {
+        let size = size.as_ref().map(|size| format!("{size}; ")).unwrap_or_default();
+        let most =
+            longest.map(|longest| format!(", at most {} a trial", dollars(hourly_cost * longest / 3600.0)));
+        let price = format!("{} an hour{}", dollars(*hourly_cost), most.unwrap_or_default());
+        lines.push(("size", format!("{}: {size}{price}", count(*tasks, "task"))));
+    }
+    if let Some(more @ 1..) = offered.len().checked_sub(SIZES) {
+        lines.push(("size", format!("and {more} more")));
+    }
+    if unknown > 0 {
+        let tasks = count(unknown, "task");
+        lines.push(("size", format!("{tasks}: the size is not available, so the cost is not included")));
+    }
+    let sum: f64 = offered.iter().map(|of_size| of_size.seconds * of_size.offer.hourly_cost / 3600.0).sum();
+    let is_limited = offered.iter().all(|of_size| of_size.longest.is_some());
+    let cost = match is_limited {
+        true => format!("at most {} if every trial uses all of its time", dollars(sum)),
+        false => "not limited, because tasks have no timeouts".to_owned(),
+    };
+    lines.push(("cost", format!("{cost}; models, retries, and the start of environments are not included")));
+    lines
 }
 
 fn datasets(plan: &Plan) -> String {

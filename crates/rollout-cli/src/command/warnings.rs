@@ -126,6 +126,7 @@ pub(crate) fn findings(findings: &[Finding], certain: bool) -> Vec<String> {
         FindingKind::Dockerfile,
         FindingKind::Script,
         FindingKind::Unsupported,
+        FindingKind::Environment,
         FindingKind::ModelServer,
     ];
     for kind in kinds {
@@ -139,6 +140,7 @@ pub(crate) fn findings(findings: &[Finding], certain: bool) -> Vec<String> {
                 FindingKind::Dockerfile => "Dockerfile problem",
                 FindingKind::Script => "script problem",
                 FindingKind::Unsupported => "unsupported setting",
+                FindingKind::Environment => "problem of environments",
                 FindingKind::ModelServer => "model server problem",
             };
             lines.push(format!("{label} {} more", count(more as u64, what)));

@@ -17,6 +17,16 @@ fn layered(name: &str) -> TestTask {
     TestTask::new(name).dockerfile(&format!("FROM test\nWORKDIR /app\nRUN echo {name} > /name\n"))
 }
 
+#[cfg(not(feature = "remote"))]
+#[test]
+fn a_build_without_cloud_providers_says_so_if_clouds_are_to_be_cleaned() {
+    let cleaned = job().rollout(&["clean", "--all-providers"]).expect(1);
+    let said = cleaned.stderr();
+    assert!(said.contains("this build has no cloud providers"), "{said}");
+    assert!(said.contains("`--features daytona,e2b,fly,modal`"), "{said}");
+    job().rollout(&["clean"]).expect(0);
+}
+
 /// What clean says, without sizes: file systems differ in what a directory takes.
 #[track_caller]
 fn cleaned(job: &TestJob, flags: &[&str]) -> String {

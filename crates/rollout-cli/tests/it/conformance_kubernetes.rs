@@ -97,6 +97,7 @@ impl Subject for Kubernetes {
             | Ability::FractionsOfCpus
             | Ability::LimitMemory
             | Ability::NoNetwork
+            | Ability::SurvivesKills
             | Ability::Terminals => None,
         }
     }

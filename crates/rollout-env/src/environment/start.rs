@@ -64,6 +64,11 @@ impl ImageHealthcheck {
 pub trait StartReport: Send + Sync {
     /// The environment waits for this, as in `waiting for a node`.
     fn waits_for(&self, what: &str);
+
+    /// An environment that did not start has cost this, in US dollars.
+    fn failed_start_cost(&self, dollars: f64) {
+        let _ = dollars;
+    }
 }
 
 impl fmt::Debug for dyn StartReport + '_ {

@@ -1,6 +1,6 @@
 //! What a cloud must offer: a thin client of its protocol. Everything else is the same for all clouds.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 
@@ -103,6 +103,16 @@ pub(crate) struct SandboxSize {
     pub(crate) memory_mib: u64,
     /// `None` if the vendor has one size of disk.
     pub(crate) storage_mib: Option<u64>,
+}
+
+impl fmt::Display for SandboxSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |mib: u64| mib as f64 / 1024.0;
+        let cpus = self.cpu_millis as f64 / 1000.0;
+        let noun = if self.cpu_millis == 1000 { "CPU" } else { "CPUs" };
+        write!(f, "{cpus} {noun}, {} GiB of memory", gib(self.memory_mib))?;
+        self.storage_mib.map_or(Ok(()), |mib| write!(f, ", {} GiB of disk", gib(mib)))
+    }
 }
 
 /// An image of a vendor.

@@ -1,7 +1,7 @@
 //! Creates and deletes sandboxes, with retries, on a thread that outlives the trials.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     io,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -53,8 +53,56 @@ pub(super) struct CloudWork {
     deleted: std::sync::Mutex<HashSet<String>>,
 }
 
+/// The command that deletes sandboxes that are left.
+pub(super) const CLEAN_COMMAND: &str = "rollout clean --all-providers";
+
 /// The thread that creates and deletes sandboxes.
-pub(super) struct Desk(WorkThread<CloudWork>);
+pub(super) struct Desk {
+    thread: WorkThread<CloudWork>,
+    open: OpenCalls,
+}
+
+/// The creations and deletions that have not ended, by numbers in the order in which they began.
+#[derive(Clone)]
+struct OpenCalls(Arc<watch::Sender<CallNumbers>>);
+
+#[derive(Debug, Default)]
+struct CallNumbers {
+    next: u64,
+    open: BTreeSet<u64>,
+}
+
+/// A creation or deletion. It has ended when this is dropped.
+struct OpenCall {
+    number: u64,
+    calls: OpenCalls,
+}
+
+impl OpenCalls {
+    fn begin(&self) -> OpenCall {
+        let mut number = 0;
+        self.0.send_modify(|numbers| {
+            number = numbers.next;
+            numbers.next += 1;
+            numbers.open.insert(number);
+        });
+        OpenCall { number, calls: self.clone() }
+    }
+
+    /// Waits for the calls that began before now. Those of other jobs may begin all the time.
+    async fn ended(&self) {
+        let next = self.0.borrow().next;
+        let mut numbers = self.0.subscribe();
+        // The sender exists as long as this does.
+        let _ = numbers.wait_for(|numbers| numbers.open.first().is_none_or(|first| *first >= next)).await;
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.calls.0.send_modify(|numbers| _ = numbers.open.remove(&self.number));
+    }
+}
 
 impl Desk {
     /// Starts the thread. `backend` creates a client of its own for it.
@@ -68,7 +116,8 @@ impl Desk {
                 deleted: std::sync::Mutex::default(),
             })
         };
-        WorkThread::start("cloud", work, |work| async move { work.finish().await }.boxed()).map(Self)
+        WorkThread::start("cloud", work, |work| async move { work.finish().await }.boxed())
+            .map(|thread| Self { thread, open: OpenCalls(Arc::new(watch::Sender::default())) })
     }
 
     /// Creates a sandbox. If the future is dropped, the sandbox is still created, and then deleted.
@@ -77,24 +126,46 @@ impl Desk {
         plan: Arc<SandboxPlan>,
         until: Instant,
     ) -> Result<OwnedSandbox, EnvironmentError> {
-        let handle = self.0.handle()?;
-        self.0
+        let (handle, open, call) = (self.thread.handle()?, self.open.clone(), self.open.begin());
+        // If the caller is gone, the sandbox is dropped before the call: its deletion begins before the creation ends.
+        let (created, _call) = self
+            .thread
             .ask(move |work| {
                 async move {
-                    let created = work.create(&plan, until).await?;
-                    let Created { id, is_ambiguous } = created;
-                    let key = is_ambiguous.then(|| plan.key().to_owned());
-                    Ok(OwnedSandbox { handle, id, key, armed: true })
+                    let created =
+                        work.create(&plan, until).await.map(|Created { id, began, is_ambiguous }| {
+                            let key = is_ambiguous.then(|| plan.key().to_owned());
+                            OwnedSandbox { handle, open, id, began, key, armed: true }
+                        });
+                    (created, call)
                 }
                 .boxed()
             })
-            .await?
+            .await?;
+        created
+    }
+
+    /// Waits until the sandboxes that were given up before now are deleted. Returns a message for each that is left.
+    pub(super) async fn settle(&self) -> Vec<String> {
+        // The first wait may end with a creation whose caller is gone, and whose sandbox is deleted only now.
+        self.open.ended().await;
+        self.open.ended().await;
+        let left = self.thread.ask(|work| {
+            async move {
+                work.check_deleted().await;
+                work.take_left()
+            }
+            .boxed()
+        });
+        let left = left.await.unwrap_or_default();
+        left.into_iter().map(|(id, reason)| not_deleted(&id, &reason)).collect()
     }
 
     /// Deletes a sandbox that this process does not own.
     pub(super) async fn delete(&self, id: &str) -> Result<(), EnvironmentError> {
         let id = id.to_owned();
-        let deleted = self.0.ask(move |work| async move { work.delete(&id, None).await }.boxed()).await?;
+        let deleted =
+            self.thread.ask(move |work| async move { work.delete(&id, None).await }.boxed()).await?;
         deleted.map_err(|error| EnvironmentError::Teardown(error.to_string()))
     }
 }
@@ -102,7 +173,10 @@ impl Desk {
 /// A sandbox that is deleted when this is dropped.
 pub(super) struct OwnedSandbox {
     handle: WorkHandle<CloudWork>,
+    open: OpenCalls,
     id: String,
+    /// When its creation was requested.
+    began: Instant,
     /// The key of its creation, if an earlier attempt may have created another sandbox.
     key: Option<String>,
     armed: bool,
@@ -113,16 +187,26 @@ impl OwnedSandbox {
         &self.id
     }
 
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Deletes it now, or when the vendor answers again.
     pub(super) async fn delete(mut self) -> Result<(), EnvironmentError> {
         let (id, key) = (self.id.clone(), self.key.clone());
         self.armed = false;
-        let work = move |work: Arc<CloudWork>| async move { work.delete(&id, key.as_deref()).await }.boxed();
-        self.handle.ask(work).await?.map_err(|error| {
-            EnvironmentError::Teardown(format!(
-                "cannot delete the sandbox {}: {error}; it ends with its lifetime, and `rollout clean` deletes it",
-                self.id
-            ))
+        let call = self.open.begin();
+        let work = move |work: Arc<CloudWork>| {
+            async move {
+                let deleted = work.delete(&id, key.as_deref()).await;
+                drop(call);
+                deleted
+            }
+            .boxed()
+        };
+        let deleted = self.handle.ask(work).await?;
+        deleted.map_err(|error| {
+            EnvironmentError::Teardown(format!("cannot delete the sandbox {}: {error}", self.id))
         })
     }
 
@@ -138,11 +222,13 @@ impl Drop for OwnedSandbox {
             return;
         }
         let (id, key) = (std::mem::take(&mut self.id), self.key.take());
+        let call = self.open.begin();
         self.handle.send(move |work| {
             async move {
                 if let Err(error) = work.delete(&id, key.as_deref()).await {
                     tracing::warn!(sandbox = id, %error, "a sandbox was not deleted");
                 }
+                drop(call);
             }
             .boxed()
         });
@@ -152,6 +238,7 @@ impl Drop for OwnedSandbox {
 /// A sandbox that was created.
 struct Created {
     id: String,
+    began: Instant,
     /// Whether an attempt had no answer, so that another sandbox of the same key may exist.
     is_ambiguous: bool,
 }
@@ -161,9 +248,13 @@ impl CloudWork {
     async fn create(&self, plan: &SandboxPlan, until: Instant) -> Result<Created, EnvironmentError> {
         let mut wait = FIRST_WAIT;
         let mut is_ambiguous = false;
+        let mut began = Instant::now();
         loop {
+            if !is_ambiguous {
+                began = Instant::now();
+            }
             let error = match self.attempt(plan, is_ambiguous).await {
-                Ok(id) => return Ok(Created { id, is_ambiguous }),
+                Ok(id) => return Ok(Created { id, began, is_ambiguous }),
                 Err(error) => error,
             };
             is_ambiguous |= matches!(error, CloudError::Unanswered(_));
@@ -250,8 +341,16 @@ impl CloudWork {
         }
     }
 
-    /// Makes sure that what was deleted is gone, and reports what is not, at the end of the run.
+    /// Reports what is not deleted, at the end of the run.
     async fn finish(&self) {
+        self.check_deleted().await;
+        for (id, reason) in self.take_left() {
+            tracing::warn!("{}", not_deleted(&id, &reason));
+        }
+    }
+
+    /// Makes sure that what was deleted is gone.
+    async fn check_deleted(&self) {
         let deleted = std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner));
         if !deleted.is_empty() {
             let mut wait = FIRST_WAIT;
@@ -281,22 +380,21 @@ impl CloudWork {
                 wait *= 2;
             }
         }
-        self.report_left();
     }
 
-    /// Reports the sandboxes that could not be deleted.
-    fn report_left(&self) {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.is_empty() {
-            return;
-        }
-        let ids: Vec<&str> = left.iter().map(|(id, _)| id.as_str()).collect();
-        tracing::warn!(
-            sandboxes = ids.join(", "),
-            reason = left[0].1,
-            "sandboxes were not deleted; they end with their lifetime, and `rollout clean --all-providers` deletes them"
-        );
+    /// The sandboxes that could not be deleted, each once, with the reasons.
+    fn take_left(&self) -> Vec<(String, String)> {
+        let mut left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut seen = HashSet::new();
+        left.retain(|(id, _)| seen.insert(id.clone()));
+        left
     }
+}
+
+fn not_deleted(id: &str, reason: &str) -> String {
+    format!(
+        "the sandbox {id} was not deleted: {reason}. It ends with its lifetime, and `{CLEAN_COMMAND}` deletes it"
+    )
 }
 
 /// Limits the time of a call.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     Cloud,
     backend::{CloudError, SandboxEnd, SandboxPlan, SandboxState},
-    desk::{OwnedSandbox, is_temporary},
+    desk::{CLEAN_COMMAND, OwnedSandbox, is_temporary},
     image::DESCRIPTION,
 };
 use crate::{
@@ -32,6 +32,9 @@ const END_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The interval of the polls meanwhile, and while a sandbox starts.
 const POLL: Duration = Duration::from_millis(500);
+
+/// How much earlier than the end of its lifetime a sandbox may end because of it.
+const LIFETIME_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// How long one question may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,11 +63,33 @@ pub(super) struct RemoteSandbox {
     workdir: String,
     variables: Vec<(String, String)>,
     facts: Facts,
-    /// Processes inside have ended the guest.
-    was_killed: Arc<AtomicBool>,
+    life: Life,
     /// Dollars per second.
     price: f64,
     since: Instant,
+}
+
+/// What is known here of the life of a sandbox.
+#[derive(Clone, Default)]
+struct Life {
+    /// Processes inside have ended the guest.
+    was_killed: Arc<AtomicBool>,
+    /// When the vendor ends it at the latest, and its lifetime.
+    end: Option<(Instant, Duration)>,
+}
+
+impl Life {
+    /// The error for a sandbox that is gone, if its lifetime is over. Vendors do not always say why.
+    fn time_over(&self, id: &str, is_reported: bool) -> Option<EnvironmentError> {
+        let (end, lifetime) = self.end?;
+        (is_reported || Instant::now() + LIFETIME_TOLERANCE >= end).then(|| {
+            EnvironmentError::TimeOver(format!(
+                "the sandbox {id} has ended: its lifetime of {} seconds was over. Set a larger `lifetime_sec` in \
+                 provider_config, if the vendor allows it, or lower the timeouts of the task",
+                lifetime.as_secs()
+            ))
+        })
+    }
 }
 
 /// Opens connections to the guest of a sandbox.
@@ -112,13 +137,14 @@ impl RemoteSandbox {
         let since = Instant::now();
         let id = owned.id().to_owned();
         await_start(&cloud, &id, until).await?;
-        let was_killed = Arc::new(AtomicBool::new(false));
+        let end = owned.began().checked_add(plan.lifetime).map(|end| (end, plan.lifetime));
+        let life = Life { was_killed: Arc::default(), end };
         let dial = SandboxDial {
             cloud: Arc::clone(&cloud),
             id: id.clone(),
             plan: Arc::clone(&plan),
             outage: Mutex::default(),
-            was_killed: Arc::clone(&was_killed),
+            was_killed: Arc::clone(&life.was_killed),
         };
         let failed =
             |error: std::io::Error| EnvironmentError::Start(format!("cannot start a session: {error}"));
@@ -144,12 +170,12 @@ impl RemoteSandbox {
                     workdir: if workdir.is_empty() { "/".to_owned() } else { workdir },
                     variables: described.env.into_iter().collect(),
                     facts,
-                    was_killed,
+                    life,
                     since,
                 };
                 return Ok(GuestEnvironment::new(place, guest, session));
             }
-            Ok(Err(error)) => why_ended(&cloud, &id, &was_killed).await.unwrap_or(error),
+            Ok(Err(error)) => why_ended(&cloud, &id, &life).await.unwrap_or(error),
             Err(_) => EnvironmentError::Start("it was not reached in time".to_owned()),
         };
         Err(EnvironmentError::Start(format!("the sandbox {id} runs, but its guest does not answer: {error}")))
@@ -173,7 +199,7 @@ impl RemoteSandbox {
             workdir: "/".to_owned(),
             variables: Vec::new(),
             facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
-            was_killed: Arc::default(),
+            life: Life::default(),
             price: 0.0,
             since: Instant::now(),
         }))
@@ -226,7 +252,7 @@ fn words(end: &SandboxEnd) -> String {
 }
 
 /// Why a sandbox does not run, or its guest does not; `None` if both do, as far as is known.
-async fn why_ended(cloud: &Cloud, id: &str, was_killed: &AtomicBool) -> Option<EnvironmentError> {
+async fn why_ended(cloud: &Cloud, id: &str, life: &Life) -> Option<EnvironmentError> {
     let patience = Instant::now() + END_PATIENCE;
     loop {
         let state = timeout(CALL_TIMEOUT, cloud.backend.state(id)).await;
@@ -241,13 +267,15 @@ async fn why_ended(cloud: &Cloud, id: &str, was_killed: &AtomicBool) -> Option<E
                 return Some(EnvironmentError::Ended(format!("the sandbox {id} has ended: {text}")));
             }
             Ok(Ok(SandboxState::Ended(end))) => {
-                return Some(EnvironmentError::Lost(format!("the sandbox {id} has ended: {}", words(&end))));
+                let lost = || EnvironmentError::Lost(format!("the sandbox {id} has ended: {}", words(&end)));
+                return Some(life.time_over(id, end == SandboxEnd::Lifetime).unwrap_or_else(lost));
             }
             Ok(Err(CloudError::Missing(_))) => {
-                return Some(EnvironmentError::Lost(format!("the sandbox {id} no longer exists")));
+                let lost = || EnvironmentError::Lost(format!("the sandbox {id} no longer exists"));
+                return Some(life.time_over(id, false).unwrap_or_else(lost));
             }
             _ if Instant::now() > patience => {
-                return was_killed.load(Ordering::Relaxed).then(|| {
+                return life.was_killed.load(Ordering::Relaxed).then(|| {
                     let text = format!("processes inside the sandbox {id} have ended its guest");
                     EnvironmentError::Ended(text)
                 });
@@ -260,6 +288,7 @@ async fn why_ended(cloud: &Cloud, id: &str, was_killed: &AtomicBool) -> Option<E
 #[async_trait]
 impl GuestPlace for RemoteSandbox {
     const KIND: &'static str = "sandbox";
+    const CLEAN_COMMAND: &'static str = CLEAN_COMMAND;
 
     fn id(&self) -> &str {
         &self.id
@@ -286,7 +315,7 @@ impl GuestPlace for RemoteSandbox {
     }
 
     async fn why_ended(&self) -> Option<EnvironmentError> {
-        why_ended(&self.cloud, &self.id, &self.was_killed).await
+        why_ended(&self.cloud, &self.id, &self.life).await
     }
 
     async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {

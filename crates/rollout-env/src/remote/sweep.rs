@@ -76,12 +76,12 @@ impl CloudAccount {
         })
     }
 
-    /// Deletes a sandbox. A missing one is not an error.
-    pub fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), CloudConnectError>> {
+    /// Deletes a sandbox. A missing one is not an error. An error is the reason of the vendor.
+    pub fn delete<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             match patiently(SWEEP_PATIENCE, || self.backend.delete(id)).await {
                 Ok(()) | Err(CloudError::Missing(_)) => Ok(()),
-                Err(error) => Err(self.unreachable(&error)),
+                Err(error) => Err(error.to_string()),
             }
         })
     }
@@ -91,18 +91,27 @@ impl CloudAccount {
     }
 }
 
-/// Deletes the sandboxes of dead runs of this machine, and returns their number.
-pub(super) async fn sweep(backend: &dyn Backend) -> Result<usize, CloudError> {
-    let mut count = 0;
+/// What a sweep did.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// How many sandboxes were deleted.
+    pub(super) deleted: usize,
+    /// The sandboxes that could not be deleted, with the reasons.
+    pub(super) left: Vec<(String, CloudError)>,
+}
+
+/// Deletes the sandboxes of dead runs of this machine.
+pub(super) async fn sweep(backend: &dyn Backend) -> Result<Swept, CloudError> {
+    let mut swept = Swept::default();
     for sandbox in patiently(SWEEP_PATIENCE, || backend.list()).await?.into_iter().map(describe) {
         if sandbox.state == CloudLeftoverState::Left {
             match patiently(SWEEP_PATIENCE, || backend.delete(&sandbox.id)).await {
-                Ok(()) | Err(CloudError::Missing(_)) => count += 1,
-                Err(error) => return Err(error),
+                Ok(()) | Err(CloudError::Missing(_)) => swept.deleted += 1,
+                Err(error) => swept.left.push((sandbox.id, error)),
             }
         }
     }
-    Ok(count)
+    Ok(swept)
 }
 
 fn describe(sandbox: CloudSandbox) -> CloudLeftover {

@@ -107,6 +107,11 @@ pub fn an_agent_that_kills_every_process_harms_no_more_than_itself(suite: &Suite
         "for process in /proc/[0-9]*; do pid=${process#/proc/}; [ $pid = $$ ] || kill -9 $pid 2>/dev/null; done; exit 0",
     ] {
         let result = result_beside_others(&beside_others(suite, script));
+        if suite.lacks(Ability::SurvivesKills) {
+            let ended = (&result["error"]["type"], &result["tries"]);
+            assert_eq!(ended, (&json!("agent_execution_failed"), &json!(1)), "{script}: {result:#}");
+            continue;
+        }
         assert_eq!(
             (&result["reward"], &result["error"]),
             (&json!(0.0), &Value::Null),

@@ -1,5 +1,6 @@
 //! The dispatcher: starts trials, receives their events, and decides their order.
 
+mod progress;
 mod stop;
 
 use std::{
@@ -33,9 +34,9 @@ use super::{
     streak::FailureStreak,
     summary::{self, ResultFile, Rows, Times},
 };
-use crate::trial::{self, Installs, Progress, Trial, TrialEnd};
+use crate::trial::{self, Installs, Progress, Trial, TrialCosts, TrialEnd};
 use rollout_core::{
-    event::{Event, JobKind, ModelProgress, Phase},
+    event::{Event, JobKind, Phase},
     name::TrialIndex,
     result::{EarlyStop, JobResult},
 };
@@ -362,6 +363,10 @@ impl Dispatcher {
         self.images.started(&plan, index);
         self.spending.started(index);
         let progress = self.progress.clone();
+        let costs = self.progress.clone();
+        let costs = move |dollars| {
+            let _ = costs.send((index, Progress::EnvironmentCost(dollars)));
+        };
         let progress = move |report| {
             let _ = progress.send((index, report));
         };
@@ -385,6 +390,7 @@ impl Dispatcher {
                     dir: dir.trial(&id),
                     redactor: Arc::clone(plan.redactor()),
                     progress: Box::new(progress),
+                    costs: TrialCosts::new(costs),
                     cancel: self.stop.clone(),
                     share: self.share.clone(),
                     keeps_state: self.keep.outputs,
@@ -427,27 +433,6 @@ impl Dispatcher {
         if matches!(task.work, Work::Example { .. }) {
             self.tell(Event::PhaseStarted { index, phase: Phase::Execute });
         }
-    }
-
-    fn on_progress(&mut self, index: TrialIndex, progress: Progress) {
-        if let Progress::Model(ModelProgress { cost: Some(cost), .. }) = progress {
-            self.spending.used(index, cost);
-        }
-        let event = match progress {
-            Progress::Phase(phase) => Event::PhaseStarted { index, phase },
-            Progress::Waiting(what) => {
-                let what = self.plan.redactor().text(&what).into_owned();
-                tracing::info!(trial = %self.plan.trial(index), "waiting for {what}");
-                Event::TrialWaiting { index, what }
-            }
-            Progress::Model(used) => Event::ModelUsed { index, used },
-            Progress::Retry { failed_try, mut error, delay } => {
-                error.message = self.plan.redactor().text(&error.message).into_owned();
-                tracing::warn!(trial = %self.plan.trial(index), failed_try, error = %error.message, "retrying trial");
-                Event::TrialRetried { index, failed_try, error, delay_ms: delay.as_millis() as u64 }
-            }
-        };
-        self.tell(event);
     }
 
     fn ended(&mut self, ended: Result<(Id, End), JoinError>, recorder: &Recorder) {

@@ -13,7 +13,24 @@ pub(super) struct Spending {
     /// How many trials these are.
     ended: u64,
     /// The costs so far of trials that run.
-    running: HashMap<TrialIndex, f64>,
+    running: HashMap<TrialIndex, RunningCost>,
+}
+
+/// The costs so far of a trial that runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct RunningCost {
+    /// The models of the current try.
+    model: f64,
+    /// The models of tries that failed.
+    failed_tries: f64,
+    /// The environments that have ended.
+    environments: f64,
+}
+
+impl RunningCost {
+    fn sum(self) -> f64 {
+        self.model + self.failed_tries + self.environments
+    }
 }
 
 impl Spending {
@@ -25,14 +42,28 @@ impl Spending {
 
     pub(super) fn started(&mut self, index: TrialIndex) {
         if self.budget.is_some() {
-            self.running.insert(index, 0.0);
+            self.running.insert(index, RunningCost::default());
         }
     }
 
-    /// Updates the cost of a running trial.
+    /// Updates what the models of a running trial cost in its current try.
     pub(super) fn used(&mut self, index: TrialIndex, cost: f64) {
         if let Some(known) = self.running.get_mut(&index) {
-            *known = known.max(cost);
+            known.model = known.model.max(cost);
+        }
+    }
+
+    /// Updates what the environments of a running trial that have ended cost.
+    pub(super) fn rented(&mut self, index: TrialIndex, cost: f64) {
+        if let Some(known) = self.running.get_mut(&index) {
+            known.environments = known.environments.max(cost);
+        }
+    }
+
+    /// A try of a running trial failed, and another follows.
+    pub(super) fn tried(&mut self, index: TrialIndex) {
+        if let Some(known) = self.running.get_mut(&index) {
+            known.failed_tries += std::mem::take(&mut known.model);
         }
     }
 
@@ -46,7 +77,7 @@ impl Spending {
 
     /// Adds what is known of a trial that ended without a result.
     pub(super) fn abandoned(&mut self, index: TrialIndex) {
-        self.spent += self.running.remove(&index).unwrap_or_default();
+        self.spent += self.running.remove(&index).unwrap_or_default().sum();
     }
 
     /// Whether another trial fits into the budget, if it and those that run cost as much as the others on average.
@@ -58,7 +89,7 @@ impl Spending {
             return self.running.is_empty();
         }
         let average = self.spent / self.ended as f64;
-        let running: f64 = self.running.values().map(|cost| cost.max(average)).sum();
+        let running: f64 = self.running.values().map(|cost| cost.sum().max(average)).sum();
         self.spent + running + average <= budget
     }
 
@@ -125,5 +156,18 @@ mod tests {
         assert!(!spending.may_start());
         spending.abandoned(TrialIndex(7));
         assert_eq!(spending.of_budget(), Some((10.0, 9.0)));
+    }
+
+    #[test]
+    fn failed_tries_and_ended_environments_of_a_trial_without_a_result_count() {
+        let mut spending = spending(10.0, &[]);
+        spending.started(TrialIndex(0));
+        spending.used(TrialIndex(0), 1.0);
+        spending.rented(TrialIndex(0), 0.25);
+        spending.tried(TrialIndex(0));
+        spending.used(TrialIndex(0), 0.5);
+        spending.rented(TrialIndex(0), 0.75);
+        spending.abandoned(TrialIndex(0));
+        assert_eq!(spending.of_budget(), Some((10.0, 2.25)));
     }
 }

@@ -26,8 +26,9 @@ use crate::{
     config::{AgentKind, JobConfig},
     job::{AddedTrials, Plan},
     task::{Task, unsupported},
+    trial::Timeouts,
 };
-use rollout_core::name::AgentName;
+use rollout_core::{display::span, name::AgentName};
 use rollout_env::{ImageProblem, Provider};
 
 /// The kind of a problem.
@@ -41,6 +42,8 @@ pub enum FindingKind {
     Script,
     /// A setting of a task is not supported, so its trials are refused.
     Unsupported,
+    /// The provider has no environment of the size that a task needs, or none that lives long enough.
+    Environment,
     /// The server of a model does not answer. It may answer when a trial needs it.
     ModelServer,
 }
@@ -119,6 +122,9 @@ fn check_trials(plan: &Plan, trials: &AddedTrials, provider: Option<&dyn Provide
         for problem in unsupported(task, config, provider) {
             findings.add(FindingKind::Unsupported, problem.to_string(), task_name(plan, *number));
         }
+        for problem in provider.iter().flat_map(|provider| environment_problems(task, config, *provider)) {
+            findings.add(FindingKind::Environment, problem, task_name(plan, *number));
+        }
     }
 
     let mut broken = Broken::default();
@@ -159,6 +165,21 @@ fn check_trials(plan: &Plan, trials: &AddedTrials, provider: Option<&dyn Provide
     }
     let hopeless = !broken.is_empty() && broken.every_trial(plan, trials, &is_oracle);
     Preflight { findings: findings.sorted(), hopeless }
+}
+
+/// What the provider cannot offer to a task: its size, or the time that it may take.
+fn environment_problems(task: &Task, config: &JobConfig, provider: &dyn Provider) -> Vec<String> {
+    let size = provider.offer(task.limits(&config.environment)).err();
+    let needed = Timeouts::of_trial(config, task);
+    let time = provider.time_limit(needed).map(|(limit, reason)| {
+        let needed = match needed {
+            Some(needed) => format!("a trial may take {}", span(needed.as_secs_f64())),
+            None => "a trial has no time limit".to_owned(),
+        };
+        let limit = span(limit.as_secs_f64());
+        format!("{needed}, but its environment ends after {limit}, which fails the trial: {reason}")
+    });
+    size.into_iter().chain(time).collect()
 }
 
 /// Checks tasks without a job, for authors of tasks. Blocks.

@@ -25,9 +25,9 @@ use std::{
     time::Duration,
 };
 
-use rollout_env::{EnvironmentTemplate, ImageRequest, Origin, compose::ComposeFile};
+use rollout_env::{EnvironmentTemplate, ImageRequest, Origin, ResourceLimits, compose::ComposeFile};
 
-use crate::config::{Compat, Diagnostic, TaskBounds, TaskConfig};
+use crate::config::{Compat, Diagnostic, EnvironmentConfig, TaskBounds, TaskConfig};
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_record::journal::RecordedSource;
 
@@ -95,6 +95,16 @@ impl Task {
     /// The limits of its environments and agents.
     pub fn bounds(&self) -> TaskBounds {
         self.config.bounds(self.is_harbor)
+    }
+
+    /// The limits of its environment in a job.
+    pub fn limits(&self, job: &EnvironmentConfig) -> ResourceLimits {
+        let bounds = self.bounds();
+        ResourceLimits {
+            cpus: job.override_cpus.or(bounds.cpus),
+            memory: job.override_memory.or(bounds.memory),
+            storage: job.override_storage.or(bounds.storage),
+        }
     }
 
     /// Why the task cannot be run, if it lacks something that only the rules of Harbor allow to be missing. The rules can

@@ -8,6 +8,7 @@ use super::{
     earlier::Regrade,
     install_cache::Installs,
     network::{self, Egress},
+    rented::{RentedEnvironment, TrialCosts},
     step::Step,
     timeouts::Timeouts,
 };
@@ -24,7 +25,8 @@ use rollout_core::{
     text::seconds,
 };
 use rollout_env::{
-    Demand, EnvironmentSpec, Origin, PreparedImage, Provider, StartReport, compose::ComposeFile,
+    Demand, EnvironmentError, EnvironmentSpec, Origin, PreparedImage, Provider, StartReport,
+    compose::ComposeFile,
 };
 use rollout_gateway::Gateway;
 use rollout_model::{Model, Share};
@@ -60,6 +62,8 @@ pub struct Trial {
     pub redactor: Arc<Redactor>,
     /// Reports phases and retries.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
+    /// What it costs.
+    pub costs: TrialCosts,
     /// Cancels the trial.
     pub cancel: CancellationToken,
     /// The trial waits for a permit of this share, if other jobs share a limit with it.
@@ -73,6 +77,10 @@ pub struct Trial {
 impl StartReport for Trial {
     fn waits_for(&self, what: &str) {
         (self.progress)(Progress::Waiting(what.to_owned()));
+    }
+
+    fn failed_start_cost(&self, dollars: f64) {
+        self.costs.add_environment(dollars);
     }
 }
 
@@ -130,8 +138,10 @@ pub enum Progress {
     Phase(Phase),
     /// What its environment waits for before it can start.
     Waiting(String),
-    /// What its agent used of a model so far.
+    /// What its agent used of a model so far in this try.
     Model(ModelProgress),
+    /// What its environments that have ended cost together, in US dollars.
+    EnvironmentCost(f64),
     /// A try failed because of the infrastructure; the next one follows after the delay.
     Retry {
         /// The try that failed, from 1.
@@ -171,6 +181,23 @@ impl<'a> TrialContext<'a> {
     /// The context of a step.
     pub(super) fn at(self, step: &'a Step) -> Self {
         Self { timeouts: step.timeouts, step, ..self }
+    }
+
+    /// Starts an environment, whose cost is counted.
+    pub(super) async fn rent(
+        &self,
+        spec: EnvironmentSpec<'_>,
+    ) -> Result<RentedEnvironment, EnvironmentError> {
+        RentedEnvironment::create(&*self.trial.provider, spec, &self.trial.costs).await
+    }
+
+    /// Starts an environment with the files of a preserved one, whose cost is counted.
+    pub(super) async fn rent_from(
+        &self,
+        place: &str,
+        spec: EnvironmentSpec<'_>,
+    ) -> Result<RentedEnvironment, EnvironmentError> {
+        RentedEnvironment::create_from(&*self.trial.provider, place, spec, &self.trial.costs).await
     }
 
     /// Reports that a phase starts.
@@ -220,6 +247,7 @@ impl<'a> TrialContext<'a> {
                 && !network::changes(self)
                 && self.trial.provider.refusal(Demand::NoNetwork).is_none(),
             private_dirs: PRIVATE_DIRS,
+            time: Timeouts::of_trial(&self.trial.config, self.task),
             waits: Some(self.trial),
             ..EnvironmentSpec::new(origin, image, "")
         }

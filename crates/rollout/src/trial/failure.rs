@@ -99,6 +99,11 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
                 Phase::Collect | Phase::Teardown => (ErrorType::InternalError, false),
             }
         }
+        // A retry would need as much time again.
+        EnvironmentError::TimeOver(_) => match phase {
+            Phase::Image | Phase::Start => (ErrorType::EnvironmentStartFailed, false),
+            _ => (ErrorType::InternalError, false),
+        },
         EnvironmentError::Lost(_) => match phase {
             Phase::Image | Phase::Start => (ErrorType::EnvironmentStartFailed, true),
             _ => (ErrorType::InternalError, true),
@@ -169,6 +174,7 @@ mod tests {
             (Phase::Install, E::Command(text()), ErrorType::AgentInstallFailed, false),
             (Phase::Execute, E::Command(text()), ErrorType::AgentExecutionFailed, false),
             (Phase::Execute, E::Lost(text()), ErrorType::InternalError, true),
+            (Phase::Execute, E::TimeOver(text()), ErrorType::InternalError, false),
             (Phase::Verify, E::Command(text()), ErrorType::VerifierFailed, false),
             (Phase::Verify, E::Lost(text()), ErrorType::InternalError, true),
             (Phase::Install, E::Ended(text()), ErrorType::AgentInstallFailed, false),

@@ -31,6 +31,7 @@ mod oracle;
 mod own_log;
 mod preset;
 mod regrade;
+mod rented;
 mod retry;
 mod reward;
 mod run_once;
@@ -52,6 +53,7 @@ pub use self::{
     context::{Progress, StepEnv, TaskEnv, Trial},
     earlier::Regrade,
     install_cache::Installs,
+    rented::TrialCosts,
     reward::{Reward, RewardError},
     timeouts::Timeouts,
 };
@@ -136,11 +138,13 @@ async fn run_in_place(trial: Trial) -> TrialEnd {
         agent_starts += u32::from(record.execution.is_some());
         let delay = next_try(&trial.config.retry, number, record.failure.as_ref());
         let state = record.state.take();
+        let models = record.usage.and_then(|usage| usage.cost_usd);
         let result = record.into_result(&trial, clock);
         let (Some(delay), Some(error)) = (delay, &result.error) else {
             let result = Box::new(TrialResult { tries: number, agent_starts, ..result });
             return TrialEnd::Finished { result, state };
         };
+        trial.costs.add_failed_try(models);
         (trial.progress)(Progress::Retry { failed_try: number, error: error.clone(), delay });
         let (dir, error) = (trial.dir.clone(), error.clone());
         let kept = blocking(move || keep_failed_try(&dir, number, &error)).await;

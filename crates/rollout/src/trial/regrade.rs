@@ -232,7 +232,7 @@ async fn on_environment(
         container: services.main_settings(),
         ..context.environment_spec(&id, &image)
     };
-    let created = until_cancelled(context, trial.provider.create_from(place, spec)).await;
+    let created = until_cancelled(context, context.rent_from(place, spec)).await;
     let environment = match created {
         Ok(Ok(environment)) => environment,
         Ok(Err(error)) => {

@@ -119,7 +119,6 @@ pub(super) async fn run_once(context: &TrialContext<'_>, steps: &[Step]) -> TryE
         false => record.notes.extend(services.remove().await),
     }
     record.environment = Some(torn_down.environment);
-    record.environment_cost = torn_down.cost;
     if let Some(message) = torn_down.problem {
         match &record.failure {
             None => record.failure = Some(Failure::new(ErrorType::EnvironmentTeardownFailed, message)),
@@ -285,7 +284,6 @@ pub(super) struct TryRecord {
     /// The steps that ran, if the task has some.
     pub(super) steps: Vec<StepResult>,
     pub(super) environment: Option<EnvironmentRecord>,
-    pub(super) environment_cost: f64,
     /// The first failure.
     pub(super) failure: Option<Failure>,
     pub(super) notes: Vec<String>,
@@ -337,8 +335,8 @@ impl TryRecord {
             result.reward = Some(reward);
             result.rewards = named;
         }
-        result.environment_cost = self.environment_cost;
-        result.model_cost = self.usage.and_then(|usage| usage.cost_usd);
+        result.environment_cost = trial.costs.environments();
+        result.model_cost = trial.costs.models(self.usage.and_then(|usage| usage.cost_usd));
         result.cost = result.environment_cost + result.model_cost.unwrap_or(0.0);
         result.usage = self.usage;
         result.reported_usage = self.reported_usage;

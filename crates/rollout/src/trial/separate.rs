@@ -9,6 +9,7 @@ use super::{
     context::TrialContext,
     failure::Failure,
     network,
+    rented::RentedEnvironment,
     script::LeftRunning,
     services::{self, ServiceSource, Services},
     setup::prepare_image,
@@ -25,7 +26,7 @@ use rollout_env::{
 
 /// The environment of the tests, with its services.
 pub(super) struct SeparateEnvironment {
-    environment: Box<dyn Environment>,
+    environment: RentedEnvironment,
     services: Services,
 }
 
@@ -259,6 +260,7 @@ async fn create(
         container: services.main_settings().or(joined),
         private_dirs: &[],
         no_network: !network::is_on(policy),
+        time: context.timeouts.of_tests(),
         ..context.environment_spec(&id, image)
     };
     if let Some(own) = own {
@@ -267,7 +269,7 @@ async fn create(
         spec.gpus = 0;
         spec.workdir = own.workdir.as_deref();
     }
-    let created = context.trial.provider.create(spec).await;
+    let created = context.rent(spec).await;
     let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
     let logs = context.step.dir.verifier().join("services");
     network::allow(context, &*environment, policy).await?;

@@ -14,6 +14,7 @@ use super::{
     healthcheck,
     install_cache::{self, InstallPlan, Turn},
     instruction, network, preset,
+    rented::RentedEnvironment,
     script::{self, LeftRunning, STEP_SETUP},
     services::{self, ServiceSource, Services},
     startup, teardown,
@@ -29,7 +30,7 @@ use rollout_env::{
 
 /// A running environment without files of the trial.
 pub(super) struct Started {
-    pub(super) environment: Box<dyn Environment>,
+    pub(super) environment: RentedEnvironment,
     /// The other services of the task's compose file.
     pub(super) services: Services,
     /// The task's image.
@@ -94,15 +95,15 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
     };
     let (plan, created) = match plan {
         InstallPlan::Restore { key, snapshot } => {
-            match trial.provider.create(EnvironmentSpec { image: &snapshot, ..spec }).await {
+            match context.rent(EnvironmentSpec { image: &snapshot, ..spec }).await {
                 Ok(environment) => (InstallPlan::Restore { key, snapshot }, Ok(environment)),
                 Err(error) => {
                     notes.push(format!("cannot start the snapshot of the install: {error}"));
-                    (InstallPlan::Share { key }, trial.provider.create(spec).await)
+                    (InstallPlan::Share { key }, context.rent(spec).await)
                 }
             }
         }
-        plan => (plan, trial.provider.create(spec).await),
+        plan => (plan, context.rent(spec).await),
     };
     let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
     let logs = trial.dir.path().join("environment/services");

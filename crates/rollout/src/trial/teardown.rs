@@ -5,7 +5,8 @@ use std::time::Duration;
 use indexmap::IndexMap;
 
 use super::{
-    calls::bounded, context::TrialContext, failure::Failure, install_cache::InstallPlan, reward::Reward,
+    calls::bounded, context::TrialContext, failure::Failure, install_cache::InstallPlan,
+    rented::RentedEnvironment, reward::Reward,
 };
 use crate::config::PreservePolicy;
 use rollout_core::{event::Phase, result::EnvironmentRecord};
@@ -72,8 +73,6 @@ impl LogCopy {
 /// A removed or preserved environment.
 pub(super) struct TornDown {
     pub(super) environment: EnvironmentRecord,
-    /// What it cost, in US dollars.
-    pub(super) cost: f64,
     /// Why it could not be removed.
     pub(super) problem: Option<String>,
 }
@@ -81,13 +80,12 @@ pub(super) struct TornDown {
 /// Removes or preserves the environment of a try with a result.
 pub(super) async fn tear_down(
     context: &TrialContext<'_>,
-    environment: Box<dyn Environment>,
+    environment: RentedEnvironment,
     image: &PreparedImage,
     plan: &InstallPlan,
     preserve: bool,
 ) -> TornDown {
     context.enter(Phase::Teardown);
-    let cost = environment.cost();
     let facts = environment.facts();
     let id = environment.id().to_owned();
     let (preserved, problem) = match end(environment, preserve).await {
@@ -107,26 +105,28 @@ pub(super) async fn tear_down(
         preserved,
         preserved_services: IndexMap::new(),
     };
-    TornDown { environment, cost, problem }
+    TornDown { environment, problem }
 }
 
 /// Removes the environment of a try without a result that could note a problem.
-pub(super) async fn abandon(environment: Box<dyn Environment>) {
+pub(super) async fn abandon(environment: RentedEnvironment) {
     let _ = end(environment, false).await;
 }
 
 /// Preserves an environment beside that of the agent, and returns its place.
-pub(super) async fn preserve(environment: Box<dyn Environment>) -> Result<Option<String>, String> {
+pub(super) async fn preserve(environment: RentedEnvironment) -> Result<Option<String>, String> {
     end(environment, true).await
 }
 
 /// Removes an environment that is not needed for a result.
-pub(super) async fn remove(environment: Box<dyn Environment>) -> Result<(), String> {
+pub(super) async fn remove(environment: RentedEnvironment) -> Result<(), String> {
     end(environment, false).await.map(drop)
 }
 
 /// Removes or preserves an environment, with a timeout. Returns where it was preserved.
-async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option<String>, String> {
+async fn end(environment: RentedEnvironment, preserve: bool) -> Result<Option<String>, String> {
+    let environment = environment.give_up();
+    let clean_command = environment.clean_command();
     let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {
         if preserve {
             environment.preserve().await.map(Some)
@@ -139,7 +139,7 @@ async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("removing the environment timed out after {} seconds", TEARDOWN_TIMEOUT.as_secs()),
     };
-    Err(format!("{problem}. `rollout clean` removes it"))
+    Err(format!("{problem}. `{clean_command}` removes it"))
 }
 
 /// Whether the environment of a try with this result is preserved.

@@ -36,6 +36,40 @@ impl Timeouts {
         }
     }
 
+    /// The longest time that a trial of the task may need its environment, with all steps; `None` if that is not
+    /// limited. Copies and health checks are not included.
+    pub fn of_trial(job: &JobConfig, task: &Task) -> Option<Duration> {
+        let whole = Self::new(job, task);
+        let rounds: Vec<Self> = match task.config.steps.as_slice() {
+            [] => vec![whole],
+            steps => steps.iter().map(|step| whole.of_step(job, step)).collect(),
+        };
+        let tests = |round: &Self| if job.verifier.disable { Duration::ZERO } else { round.verify };
+        let times = rounds.iter().flat_map(|round| [round.execute, tests(round)]);
+        sum([whole.install].into_iter().chain(times))
+    }
+
+    /// The longest time that all environments of a trial of the task may be needed, each added; `None` if that is not
+    /// limited.
+    pub fn of_environments(job: &JobConfig, task: &Task) -> Option<Duration> {
+        let whole = Self::new(job, task);
+        let is_separate = |step: &&StepConfig| task.config.is_step_separate_in(step, &job.verifier);
+        let separate: Vec<Duration> = match task.config.steps.as_slice() {
+            _ if job.verifier.disable => Vec::new(),
+            [] => task.config.is_separate_in(&job.verifier).then_some(whole.verify).into_iter().collect(),
+            steps => {
+                let apart = steps.iter().filter(|step| is_separate(step));
+                apart.map(|step| whole.of_step(job, step).verify).collect()
+            }
+        };
+        sum([Self::of_trial(job, task)?].into_iter().chain(separate))
+    }
+
+    /// The longest time that the tests of a step may need a separate environment.
+    pub(super) fn of_tests(self) -> Option<Duration> {
+        sum([self.verify].into_iter())
+    }
+
     /// The timeouts of a step of the task.
     pub(super) fn of_step(self, job: &JobConfig, step: &StepConfig) -> Self {
         let own = step.agent_timeout_sec.map(|seconds| duration(seconds * job.timeout_multiplier));
@@ -51,6 +85,11 @@ impl Timeouts {
         let ceiling = job.verifier.max_timeout_sec.map_or(f64::INFINITY, scaled);
         duration(scaled(job.verifier.override_timeout_sec.unwrap_or(seconds)).min(ceiling))
     }
+}
+
+/// The sum of timeouts, if each is limited.
+fn sum(mut times: impl Iterator<Item = Duration>) -> Option<Duration> {
+    times.try_fold(Duration::ZERO, |sum, time| (time < Timeouts::UNLIMITED).then(|| sum + time))
 }
 
 const CENTURY_SEC: u64 = 3_200_000_000;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_testkit::{
-    CloudFake as _, E2bServer, Gate, Python, TestJob, TestTask,
+    CloudCall, CloudFake as _, CloudTrouble, E2bServer, Gate, Python, TestTask,
     conformance::{Ability, Suite},
     until,
 };
@@ -79,25 +79,68 @@ fn a_dockerfile_that_e2b_cannot_build_is_named_in_the_error() {
 }
 
 #[test]
-fn clean_deletes_the_sandboxes_of_a_killed_job() {
-    let fake = server();
+fn clean_deletes_the_sandboxes_of_a_killed_job_and_reports_those_that_stay() {
+    let fake = Arc::new(server());
     let gate = Gate::new();
-    let mut job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .set("environment", json!({"type": "e2b", "provider_config": {"grace_sec": 3}}))
-        .env("DOCKER_HOST", "unix:///nonexistent/engine.sock")
+    let job = Cloud::shared(Arc::clone(&fake))
+        .command_job()
+        .set("environment/provider_config/grace_sec", json!(3))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(2))
         .task(TestTask::new("task"))
         .script(&gate.wait());
-    for (name, value) in fake.variables() {
-        job = job.env(name, &value);
-    }
     let running = job.start();
-    let waiting = gate.arrival();
+    let waiting = [gate.arrival(), gate.arrival()];
     running.signal("-KILL");
     running.finish();
-    // The guest ends by itself.
-    waiting.ended();
-    assert_eq!(fake.sandboxes().len(), 1);
+    // The guests end by themselves.
+    for waiting in waiting {
+        waiting.ended();
+    }
+    let left = fake.sandboxes();
+    assert_eq!(left.len(), 2, "{left:?}");
+    fake.faults().times(1000, CloudCall::Delete, CloudTrouble::Refusal);
+    let refused = job.rollout(&["clean", "--all-providers"]).expect(1);
+    assert!(refused.stdout().contains("2 sandboxes that could not be deleted"), "{}", refused.stdout());
+    for sandbox in &left {
+        assert!(refused.stderr().contains(&sandbox.id), "{}", refused.stderr());
+    }
+    fake.faults().heal();
     let shown = job.rollout(&["clean", "--all-providers"]).expect(0).stdout();
-    assert!(shown.contains("e2b"), "{shown}");
-    until("the sandbox is deleted", || fake.sandboxes().is_empty());
+    assert!(shown.contains("e2b") && shown.contains("2 sandboxes of ended runs"), "{shown}");
+    until("the sandboxes are deleted", || fake.sandboxes().is_empty());
+}
+
+#[test]
+fn a_dry_run_shows_the_size_and_the_price_of_each_trial() {
+    let cloud = Cloud::shared(Arc::new(server()));
+    let task = |name: &str, environment: &str| {
+        let timeouts =
+            "[agent]\ntimeout_sec = 3000\ninstall_timeout_sec = 300\n[verifier]\ntimeout_sec = 300\n";
+        TestTask::new(name).config(&format!("{timeouts}[environment]\n{environment}"))
+    };
+    let job = cloud
+        .command_job()
+        .set("environment/provider_config/cpu_hour", json!(1))
+        .set("environment/provider_config/gib_hour", json!(2))
+        .set("environment/provider_config/max_lifetime_sec", json!(1800))
+        .set("n_attempts", json!(3))
+        .task(task("small", "cpus = 1.5\nmemory = \"1000Mi\"\n"))
+        .task(task("large", "cpus = 64\n"))
+        .oracle();
+    let shown = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0);
+    let (out, warnings) = (shown.stdout(), shown.stderr());
+    for line in [
+        "1 task: 2 CPUs, 1 GiB of memory; $4.00 an hour, at most $4.00 a trial",
+        "1 task: the size is not available, so the cost is not included",
+        "at most $12.00 if every trial uses all of its time; models, retries, and the start of environments are not \
+         included",
+    ] {
+        assert!(out.contains(line), "{line:?} is not in:\n{out}");
+    }
+    assert!(warnings.contains("task set/large: the task needs 64 CPUs"), "{warnings}");
+    assert!(
+        warnings.contains("a trial may take 1h 00m, but its environment ends after 30m 00s"),
+        "{warnings}"
+    );
 }

@@ -31,6 +31,9 @@ macro_rules! cloud_faults {
                 a_slow_start_is_waited_for
                 a_quota_delays_trials_and_one_that_is_never_free_fails_them
                 a_refused_creation_fails_without_a_retry
+                a_sandbox_that_does_not_start_is_paid_for
+                a_trial_that_outlives_its_sandbox_fails_without_a_retry
+                a_sandbox_of_a_cancelled_trial_that_is_not_deleted_is_reported
                 credentials_that_are_not_accepted_are_an_error_without_them
                 many_trials_with_many_faults_lose_nothing_and_leave_nothing
             }
@@ -119,20 +122,22 @@ pub(crate) fn a_deletion_that_is_lost_is_repeated(cloud: Cloud) {
 pub(crate) fn a_deletion_that_is_refused_is_reported(cloud: Cloud) {
     let fake = cloud.fake();
     fake.faults().times(1000, CloudCall::Delete, CloudTrouble::Refusal);
-    // The command writes what the provider reports at its end.
-    let mut job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .set("environment", cloud.environment())
-        .task(TestTask::new("task"))
-        .oracle();
-    for (name, value) in fake.variables() {
-        job = job.env(name, &value);
-    }
+    let job = cloud.command_job().task(TestTask::new("task")).oracle();
     let finished = job.run();
     assert_eq!(finished.trial("oracle/set/task__1")["reward"], 1.0);
     let left = fake.sandboxes();
     assert_eq!(left.len(), 1, "{left:?}");
-    let said = finished.file("rollout.log") + &finished.stderr();
-    assert!(said.contains(&left[0].id), "{} is not in: {said}", left[0].id);
+    let result = finished.result();
+    let warnings = result["teardown_warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1, "{result:#}");
+    let warning = warnings[0].as_str().unwrap();
+    assert!(
+        warning.contains(&left[0].id) && warning.contains("`rollout clean --all-providers`"),
+        "{warning}"
+    );
+    // Before the summary.
+    let said = finished.stderr() + &finished.stdout();
+    assert!(said.contains(&format!("the sandbox {} was not deleted", left[0].id)), "{said}");
     fake.faults().heal();
     fake.end(&left[0].id);
 }
@@ -182,6 +187,52 @@ pub(crate) fn a_refused_creation_fails_without_a_retry(cloud: Cloud) {
     let result = trials.job().run().expect(1).trial("oracle/set/task__1");
     assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
     assert_eq!((&result["tries"], trials.fake.faults().calls(CloudCall::Create)), (&json!(1), 1));
+}
+
+pub(crate) fn a_sandbox_that_does_not_start_is_paid_for(cloud: Cloud) {
+    let trials = Trials::new(cloud);
+    trials.fake.faults().times(1000, CloudCall::Stream, CloudTrouble::Failure);
+    let price = if trials.fake.kind() == "fly" { "shared_cpu_hour" } else { "cpu_hour" };
+    let job = trials
+        .job()
+        .set("environment/provider_config/start_timeout_sec", json!(3))
+        .set(&format!("environment/provider_config/{price}"), json!(1));
+    let result = job.set("retry/max_attempts", json!(2)).run().expect(1).trial("oracle/set/task__1");
+    assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
+    assert_eq!(result["tries"], 2);
+    assert!(result["environment_cost"].as_f64().unwrap() > 0.0, "{result:#}");
+    assert_eq!(result["cost"], result["environment_cost"]);
+}
+
+pub(crate) fn a_trial_that_outlives_its_sandbox_fails_without_a_retry(cloud: Cloud) {
+    let trials = Trials::new(cloud);
+    let job = trials.suite.job().task(TestTask::new("task")).script("sleep 300");
+    let job = job.set("environment/provider_config/lifetime_sec", json!(8));
+    let result = job.run().expect(1).trial("agent/set/task__1");
+    assert_eq!(
+        (&result["error"]["type"], &result["tries"]),
+        (&json!("internal_error"), &json!(1)),
+        "{result:#}"
+    );
+    let message = result["error"]["message"].as_str().unwrap();
+    assert!(message.contains("its lifetime of 8 seconds was over"), "{message}");
+    job.expect_nothing_left();
+}
+
+pub(crate) fn a_sandbox_of_a_cancelled_trial_that_is_not_deleted_is_reported(cloud: Cloud) {
+    let fake = cloud.fake();
+    fake.faults().times(1000, CloudCall::Delete, CloudTrouble::Refusal);
+    let job = cloud.command_job().task(TestTask::new("task")).script("sleep 300");
+    let mut running = job.start();
+    running.until_phase("execute", 1);
+    running.signal("-INT");
+    let finished = running.finish();
+    let left = fake.sandboxes();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let result = finished.result();
+    assert!(result["teardown_warnings"].to_string().contains(&left[0].id), "{result:#}");
+    fake.faults().heal();
+    fake.end(&left[0].id);
 }
 
 pub(crate) fn credentials_that_are_not_accepted_are_an_error_without_them(cloud: Cloud) {

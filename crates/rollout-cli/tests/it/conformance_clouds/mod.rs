@@ -29,7 +29,7 @@ use rollout::{
     environment::{CloudAccess, ConnectError, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
 };
 use rollout_testkit::{
-    CloudFake, TestEngine,
+    CloudFake, TestEngine, TestJob,
     conformance::{Ability, Subject},
 };
 use serde_json::{Value, json};
@@ -60,6 +60,20 @@ impl Cloud {
     /// The server.
     pub(crate) fn fake(&self) -> Arc<dyn CloudFake> {
         Arc::clone(&self.fake)
+    }
+
+    /// A job that the command runs.
+    pub(crate) fn command_job(&self) -> TestJob {
+        let mut job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).set("environment", self.environment());
+        let engine = match self.fake.needs_engine() {
+            true => TestEngine::shared().host().to_owned(),
+            false => "unix:///nonexistent/engine.sock".to_owned(),
+        };
+        job = job.env("DOCKER_HOST", &engine);
+        for (name, value) in self.fake.variables() {
+            job = job.env(name, &value);
+        }
+        job
     }
 
     /// Connects with the credentials of the fake.
@@ -120,6 +134,8 @@ impl Subject for Cloud {
             Ability::LimitProcesses => Some("the limit on processes is not enforced"),
             Ability::Snapshots => Some("installations of agents are not stored"),
             Ability::Terminals => Some("terminals are opened with the program of"),
+            // The machines of the fakes are sandboxes, which refuse namespaces to their processes.
+            Ability::SurvivesKills => Some("an agent that kills every process ends its sandbox"),
             Ability::FractionsOfCpus => {
                 self.lacks.contains(&ability).then_some("rounded up to a size that the vendor offers")
             }

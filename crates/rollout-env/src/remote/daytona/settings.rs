@@ -51,7 +51,7 @@ rollout_settings::settings! {
         /// How long a sandbox may take to start, including waits that Daytona requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = settings::start_timeout(),
         /// After this time Daytona deletes a sandbox in any case. It is rounded up to minutes.
-        pub(super) lifetime as "lifetime_sec": Duration = settings::lifetime(),
+        pub(super) lifetime as "lifetime_sec": Option<Duration> = settings::lifetime(),
         /// How long a trial continues while the connection to its sandbox is lost. After this time, the guest ends itself.
         pub(super) grace as "grace_sec": Duration = settings::grace(),
         /// The price of a CPU for an hour, in US dollars.
@@ -151,7 +151,7 @@ mod tests {
         .unwrap();
         assert_eq!((settings.target.as_deref(), settings.network), (Some("eu"), SandboxNetwork::None));
         assert_eq!(settings.user.as_deref(), Some("1000"));
-        assert_eq!(settings.times().lifetime, Duration::from_secs(60));
+        assert_eq!(settings.times().lifetime, Some(Duration::from_secs(60)));
         assert_eq!(settings.max_memory, Bytes(16 * GIB));
     }
 

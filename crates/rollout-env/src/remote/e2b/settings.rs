@@ -55,7 +55,7 @@ rollout_settings::settings! {
         /// How long a sandbox may take to start, including waits that E2B requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
         /// After this time E2B ends a sandbox in any case.
-        pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
+        pub(super) lifetime as "lifetime_sec": Option<Duration> = lifetime(),
         /// The longest lifetime that your plan allows: an hour in the free plan, a day in other plans.
         pub(super) max_lifetime as "max_lifetime_sec": Duration = longest(),
         /// How long a trial continues while the connection to its sandbox is lost. A sandbox without a connection ends
@@ -107,7 +107,7 @@ mod tests {
             read(json!({"network": "none", "domain": "e2b.example", "lifetime_sec": 60, "user": 7}));
         let settings = settings.unwrap();
         assert_eq!((settings.network, settings.user.as_deref()), (SandboxNetwork::None, Some("7")));
-        assert_eq!(settings.times().lifetime, Duration::from_secs(60));
+        assert_eq!(settings.times().lifetime, Some(Duration::from_secs(60)));
         let error = read(json!({"network": "host"})).unwrap_err();
         assert!(error.contains("`provider_config.network` cannot be `host`"), "{error}");
     }

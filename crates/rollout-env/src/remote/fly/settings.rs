@@ -55,7 +55,7 @@ rollout_settings::settings! {
         /// How long a machine may take to start, including waits that Fly requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
         /// After this time a machine ends itself in any case.
-        pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
+        pub(super) lifetime as "lifetime_sec": Option<Duration> = lifetime(),
         /// How long a trial continues while the connection to its machine is lost. A machine without a connection ends
         /// itself after this time.
         pub(super) grace as "grace_sec": Duration = grace(),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(settings.app.as_deref(), Some("mine"));
         assert_eq!(settings.user.as_deref(), Some("1000"));
         assert_eq!(settings.cpu_kind, CpuKind::Shared);
-        assert_eq!(settings.times().lifetime, Duration::from_secs(60));
+        assert_eq!(settings.times().lifetime, Some(Duration::from_secs(60)));
         assert_eq!(
             (settings.shared_cpu_hour, settings.performance_cpu_hour, settings.gib_hour),
             (1.0, 2.0, 3.0)

@@ -71,7 +71,7 @@ rollout_settings::settings! {
         /// How long a sandbox may take to start, including waits that Modal requests.
         pub(super) start_timeout as "start_timeout_sec": Duration = start_timeout(),
         /// After this time Modal ends a sandbox in any case. At most a day.
-        pub(super) lifetime as "lifetime_sec": Duration = lifetime(),
+        pub(super) lifetime as "lifetime_sec": Option<Duration> = lifetime(),
         /// How long a trial continues while the connection to its sandbox is lost. A sandbox without a connection ends
         /// itself after this time.
         pub(super) grace as "grace_sec": Duration = grace(),

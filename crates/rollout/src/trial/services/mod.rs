@@ -23,6 +23,7 @@ use super::{
     failure::Failure,
     healthcheck::{self, ServiceCheck},
     network,
+    rented::RentedEnvironment,
 };
 use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{
@@ -66,7 +67,7 @@ pub(super) struct Services {
 /// A service with its environment.
 struct RunningService {
     name: String,
-    environment: Arc<Box<dyn Environment>>,
+    environment: Arc<RentedEnvironment>,
     env: Vec<(String, String)>,
     check: Option<ImageHealthcheck>,
     program: Option<Program>,
@@ -75,7 +76,7 @@ struct RunningService {
 
 impl RunningService {
     /// Stops its program.
-    async fn stop(self) -> Result<Box<dyn Environment>, String> {
+    async fn stop(self) -> Result<RentedEnvironment, String> {
         if let Some(program) = self.program {
             program.stop().await;
         }
@@ -178,10 +179,10 @@ impl Services {
                 ..EnvironmentSpec::new(origin, &image, &name)
             };
             let created = match source {
-                ServiceSource::Images(_) => trial.provider.create(spec).await,
+                ServiceSource::Images(_) => context.rent(spec).await,
                 ServiceSource::Preserved(places) => {
                     let place = places.get(&service.name).map(String::as_str).unwrap_or_default();
-                    trial.provider.create_from(place, spec).await
+                    context.rent_from(place, spec).await
                 }
             };
             let environment = created.map_err(|error| {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinHandle};
 
+use crate::trial::rented::RentedEnvironment;
 use rollout_core::redact::Redactor;
 use rollout_env::{
     CommandRole, Environment, Exec, Outcome,
@@ -46,7 +47,7 @@ pub(super) struct ProgramSpec {
 impl Program {
     /// Starts a program, whose output goes to these files.
     pub(super) fn start(
-        environment: Arc<Box<dyn Environment>>,
+        environment: Arc<RentedEnvironment>,
         spec: ProgramSpec,
         output: [std::fs::File; 2],
         redactor: &Redactor,

@@ -1,0 +1,51 @@
+//! The cost of environments: all of a trial's count, also those that its result does not describe.
+
+use std::{fs, path::Path, sync::Arc};
+
+use rollout::{
+    config::load_job,
+    environment::Provider,
+    job::{Cancel, Job, Plan, Selection},
+    result::JobResult,
+    task::{Resolved, Sources},
+};
+use rollout_testkit::{PricedProvider, TestTask};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// Runs a job of one trial with an agent, in environments that cost a dollar. Returns its result, and that of the trial.
+async fn run(root: &Path, config: &str, settings: &str, provider: Arc<dyn Provider>) -> (JobResult, Value) {
+    TestTask::new("task").config(config).write(&root.join("set"));
+    let job = format!(
+        "name: job\njobs_dir: {}\nagents: [{{name: oracle}}]\ndatasets: [{{path: set}}]\n\
+         retry: {{initial_delay_ms: 1}}\n{settings}",
+        root.join("jobs").display()
+    );
+    fs::write(root.join("job.yaml"), job).unwrap();
+    let vars = |_: &str| None;
+    let loaded = load_job(&root.join("job.yaml"), &[], &vars).unwrap();
+    let sources = Sources::new(root.join("cache"));
+    let datasets = sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.unwrap();
+    let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).unwrap();
+    let job = Job::create(plan, provider).await.unwrap();
+    let trial = job.directory().join("oracle/set/task__1/result.json");
+    let result = job.run(mpsc::unbounded_channel().0, Cancel::default()).await.unwrap();
+    (result, serde_json::from_slice(&fs::read(trial).unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn the_environments_of_failed_tries_count() {
+    let root = tempfile::tempdir().unwrap();
+    let (job, trial) = run(root.path(), "", "", Arc::new(PricedProvider::losing(2))).await;
+    assert_eq!((&trial["tries"], &trial["reward"]), (&3.into(), &1.0.into()), "{trial:#}");
+    assert_eq!((&trial["environment_cost"], &trial["cost"]), (&3.0.into(), &3.0.into()), "{trial:#}");
+    assert_eq!(job.totals.environment_cost, 3.0);
+}
+
+#[tokio::test]
+async fn the_separate_environment_of_the_tests_counts() {
+    let root = tempfile::tempdir().unwrap();
+    let config = "[verifier]\nenvironment_mode = \"separate\"\n";
+    let (_, trial) = run(root.path(), config, "", Arc::new(PricedProvider::default())).await;
+    assert_eq!((&trial["reward"], &trial["environment_cost"]), (&1.0.into(), &2.0.into()), "{trial:#}");
+}
