@@ -106,6 +106,7 @@ async fn environments() {
             network: Network::Host,
             limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(1 << 30), pids: Some(1000) },
             private_dirs: vec!["/tests".to_owned(), "/logs/verifier".to_owned()],
+            hosts: Vec::new(),
         };
         let from = Instant::now();
         let sandbox = engine.create(spec).await.expect("create a sandbox");

@@ -194,6 +194,7 @@ impl Native {
             network: if spec.no_network { Network::None } else { self.network },
             limits,
             private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
+            hosts: spec.hosts.to_vec(),
         };
         let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
             CreateError::Resources { .. } => EnvironmentError::Resources(format!(
@@ -205,9 +206,6 @@ impl Native {
         let environment = NativeEnvironment::new(sandbox, spec.workdir, lock);
         if let Some(workdir) = spec.workdir {
             environment.make_workdir(workdir).await?;
-        }
-        if !spec.hosts.is_empty() {
-            environment.add_hosts(spec.hosts).await?;
         }
         Ok(Box::new(environment))
     }

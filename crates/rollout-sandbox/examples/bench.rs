@@ -192,6 +192,7 @@ fn spec(image: &Image) -> SandboxSpec {
         network: Network::Host,
         limits: SandboxLimits::default(),
         private_dirs: Vec::new(),
+        hosts: Vec::new(),
     }
 }
 

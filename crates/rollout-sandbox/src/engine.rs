@@ -80,7 +80,13 @@ impl SandboxEngine {
     /// Creates a sandbox. Its supervisor runs when this returns.
     pub async fn create(&self, spec: SandboxSpec) -> Result<RunningSandbox, CreateError> {
         let dir = self.core.run_dir.join(self.core.next_id());
-        self.create_in(dir, spec, None, &[]).await
+        self.create_in(dir, spec, Start::default()).await
+    }
+
+    /// Creates a sandbox for file operations. All of its files are those of the image, also those with names of hosts.
+    pub(crate) async fn create_for_files(&self, spec: SandboxSpec) -> Result<RunningSandbox, CreateError> {
+        let dir = self.core.run_dir.join(self.core.next_id());
+        self.create_in(dir, spec, Start { only_files: true, ..Start::default() }).await
     }
 
     /// Ends a sandbox and starts another one with its files and these mounts.
@@ -95,7 +101,7 @@ impl SandboxEngine {
         let work = dir.join("work");
         // An overlay that was mounted without syncing marks its work directory, which cannot be mounted again.
         blocking_io(move || remove_tree(&work)).await.map_err(failed)?;
-        self.create_in(dir, spec, None, mounts).await
+        self.create_in(dir, spec, Start { mounts, ..Start::default() }).await
     }
 
     /// Creates a sandbox from the files of a preserved one, which are kept when it ends.
@@ -104,7 +110,7 @@ impl SandboxEngine {
         let opened = blocking_io(move || reopen(&owned)).await;
         let (dir, spec, lock) =
             opened.map_err(|source| CreateError::Reopen { dir: dir.to_owned(), source })?;
-        self.create_in(dir, spec, Some(lock), &[]).await
+        self.create_in(dir, spec, Start { preserved: Some(lock), ..Start::default() }).await
     }
 
     /// The files of a preserved sandbox as an image. They stay as they are, and must not be removed while a sandbox of
@@ -119,21 +125,23 @@ impl SandboxEngine {
         &self,
         dir: PathBuf,
         spec: SandboxSpec,
-        preserved: Option<fs::File>,
-        mounts: &[ExtraMount],
+        start: Start<'_>,
     ) -> Result<RunningSandbox, CreateError> {
+        let Start { preserved, mounts, only_files } = start;
         check_resources(spec.limits)?;
         let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The cgroups of a reopened sandbox belong to this engine, not to the one that created its files.
         let cgroup = if preserved.is_some() { self.core.next_id() } else { id.clone() };
         let (cgroups, enforced) = self.core.controllers.plan(&cgroup, spec.limits);
+        let hostname = hostname(&spec.name);
         let create = Create {
             dir: dir.clone(),
-            hostname: hostname(&spec.name),
+            hosts: (!only_files).then(|| hosts_file(&hostname, &spec.hosts)),
+            hostname,
             own_network: spec.network == Network::None,
             upper_on_disk: self.core.support.changes_on_disk,
             parts: spec.image.mounts(),
-            host_resolver: spec.network == Network::Host && !spec.image.is_host(),
+            host_resolver: spec.network == Network::Host && !spec.image.is_host() && !only_files,
             private_dirs: spec.private_dirs.clone(),
             mounts: mounts.to_vec(),
             cgroups,
@@ -170,6 +178,17 @@ impl SandboxEngine {
     }
 }
 
+/// How a sandbox is created, besides its specification.
+#[derive(Default)]
+pub(crate) struct Start<'a> {
+    /// The lock of a preserved sandbox, whose files are kept when this one ends.
+    pub(crate) preserved: Option<fs::File>,
+    /// More mounts, for a command of a build.
+    pub(crate) mounts: &'a [ExtraMount],
+    /// Whether no command runs in it, so no file is mounted over one of the image: such a file could not be replaced.
+    pub(crate) only_files: bool,
+}
+
 fn reopen(dir: &Path) -> io::Result<(PathBuf, SandboxSpec, fs::File)> {
     let dir = dir.canonicalize()?;
     let lock = fs::File::open(dir.join(SPEC_FILE))?;
@@ -194,6 +213,16 @@ fn preserved_image(dir: &Path) -> io::Result<(Image, PreservedLock)> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let image = spec.image.with_layer(&Layer::open(dir.join("upper"))?, format!("preserved-{name}"));
     Ok((image, PreservedLock { _file: lock }))
+}
+
+/// The names that every sandbox resolves without a network, and more of the caller.
+fn hosts_file(hostname: &str, more: &[(String, String)]) -> String {
+    let mut file =
+        format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\t{hostname}\n");
+    for (name, address) in more {
+        file.push_str(&format!("{address}\t{name}\n"));
+    }
+    file
 }
 
 /// Derives a valid host name from any text.

@@ -16,7 +16,7 @@ use rollout_guest::remove::remove_tree;
 
 use crate::{
     blocking::blocking_io,
-    engine::SandboxEngine,
+    engine::{SandboxEngine, Start},
     error::CreateError,
     image::{Image, Layer, Lease, SNAPSHOT_IDENTITY},
     sandbox::{KeepError, RunningSandbox},
@@ -116,7 +116,10 @@ impl RunningSandbox {
         let layer = blocking_io(move || keep(&dir, unfinished)).await.map_err(fail)?;
         let mut spec = self.spec.clone();
         spec.image = spec.image.with_layer(&layer, identity(key)).using([lease]);
-        *self = engine.create_in(self.dir.clone(), spec, None, &[]).await.map_err(SnapshotError::Restart)?;
+        *self = engine
+            .create_in(self.dir.clone(), spec, Start::default())
+            .await
+            .map_err(SnapshotError::Restart)?;
         Ok(true)
     }
 }

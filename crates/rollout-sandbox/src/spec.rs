@@ -22,6 +22,9 @@ pub struct SandboxSpec {
     /// other commands and file operations they are empty at first. They are not part of snapshots and layers.
     #[serde(default)]
     pub private_dirs: Vec<String>,
+    /// More names and addresses for `/etc/hosts`, which always has `localhost` and the host name.
+    #[serde(default)]
+    pub hosts: Vec<(String, String)>,
 }
 
 /// The network of a sandbox's commands.

@@ -81,6 +81,8 @@ pub(crate) struct Create {
     pub(crate) mounts: Vec<ExtraMount>,
     /// Whether to resolve names as the host does.
     pub(crate) host_resolver: bool,
+    /// The content of /etc/hosts; that of the image if there is none.
+    pub(crate) hosts: Option<String>,
     pub(crate) cgroups: Vec<CgroupSpec>,
 }
 

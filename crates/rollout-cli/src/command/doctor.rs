@@ -98,6 +98,7 @@ async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>
         network: Network::None,
         limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(64 << 20), pids: Some(64) },
         private_dirs: vec!["/tests".to_owned()],
+        hosts: Vec::new(),
     };
     let sandbox = engine.create(spec).await?;
     let nowhere = || File::options().write(true).open("/dev/null");

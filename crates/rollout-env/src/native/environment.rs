@@ -35,10 +35,6 @@ use crate::{
 /// A killed command ends much faster. After this time, the trial continues without its exit status.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The file that resolves host names inside, and how much of it is kept.
-const HOSTS: &str = "/etc/hosts";
-const MAX_HOSTS_BYTES: u64 = 64 << 10;
-
 /// Scripts of any user inside write their logs to these directories.
 const SHARED_DIR_MODE: u32 = 0o777;
 
@@ -78,17 +74,6 @@ impl NativeEnvironment {
             tunnels: Tunnels::default(),
             _lock: lock,
         }
-    }
-
-    pub(super) async fn add_hosts(&self, hosts: &[(String, String)]) -> Result<(), EnvironmentError> {
-        let mut file = match self.read_file(HOSTS, MAX_HOSTS_BYTES).await? {
-            FileRead::Content(content) => content,
-            FileRead::Missing | FileRead::NotRegular | FileRead::TooLarge(_) => Vec::new(),
-        };
-        for (name, address) in hosts {
-            file.extend(format!("\n{address} {name}\n").into_bytes());
-        }
-        self.sandbox().await.write_file(HOSTS, &file, 0o644).await.map_err(copy_error)
     }
 
     /// Creates the working directory, if it is missing.

@@ -217,7 +217,8 @@ impl<'a, I: BaseImages> Builder<'a, I> {
         }
         let _processor = self.processors.acquire().await;
         let unfinished = blocking(move || lock.begin()).await.map_err(io_error("prepare", slot.dir()))?;
-        let sandbox = self.sandbox(base, self.network).await?;
+        let runs = steps.steps.iter().any(|step| matches!(step.action, Action::Run(_)));
+        let sandbox = self.sandbox(base, runs).await?;
         let sandbox = self.execute(sandbox, &unfinished.scratch(), steps, log).await?;
         sandbox.commit(&unfinished.layer()).await?;
         let path = blocking(move || unfinished.finish()).await.map_err(io_error("finish", slot.dir()))?;
@@ -254,7 +255,7 @@ impl<'a, I: BaseImages> Builder<'a, I> {
             log.write(steps.line(number).as_bytes()).await.map_err(ImageBuildError::Log)?;
             let mut others = Vec::new();
             for image in images {
-                others.push(self.sandbox(image, Network::None).await?);
+                others.push(self.sandbox(image, false).await?);
             }
             let mut mounted = Mounted::default();
             if let Action::Run(run) = &step.action
@@ -288,14 +289,19 @@ impl<'a, I: BaseImages> Builder<'a, I> {
         Ok(sandbox)
     }
 
-    async fn sandbox(&self, image: &Image, network: Network) -> Result<RunningSandbox, ImageBuildError> {
+    /// Creates a sandbox; `runs` is whether commands run in it.
+    async fn sandbox(&self, image: &Image, runs: bool) -> Result<RunningSandbox, ImageBuildError> {
         let spec = SandboxSpec {
             name: "build".to_owned(),
             image: image.clone(),
-            network,
+            network: if runs { self.network } else { Network::None },
             limits: self.limits,
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         };
-        Ok(self.engine.create(spec).await?)
+        Ok(match runs {
+            true => self.engine.create(spec).await?,
+            false => self.engine.create_for_files(spec).await?,
+        })
     }
 }

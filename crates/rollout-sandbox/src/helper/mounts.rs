@@ -120,6 +120,9 @@ pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, Setup
     if let Some(resolver) = resolver {
         mount_resolver(&resolver).map_err(step("mounting /etc/resolv.conf"))?;
     }
+    if let Some(hosts) = &create.hosts {
+        mount_hosts(hosts).map_err(step("mounting /etc/hosts"))?;
+    }
     for (mount, fd) in create.mounts.iter().zip(extra) {
         let failed = |error| SetupFailure::new(format!("mounting {}", mount.target), error);
         mount_extra(mount, &fd).map_err(failed)?;
@@ -128,6 +131,7 @@ pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, Setup
 }
 
 const RESOLVER: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
 
 /// The host's addresses of name servers, as a mount that is in no directory yet; None if the host has none.
 fn open_resolver() -> io::Result<Option<OwnedFd>> {
@@ -139,21 +143,38 @@ fn open_resolver() -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Puts it over that of the image. Called in the new root, so a link of the image cannot lead to the host.
-fn mount_resolver(resolver: &OwnedFd) -> io::Result<()> {
-    let put = || move_mount(resolver, "", CWD, RESOLVER, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+/// Puts a mount over a file of the image. Called in the new root, so a link of the image cannot lead to the host.
+fn mount_over(path: &str, put: impl Fn() -> rustix::io::Result<()>) -> io::Result<()> {
     match put() {
-        // The image has a link to a file that is made at run time elsewhere.
+        // The image has no such file, or a link to one that is made at run time elsewhere.
         Err(Errno::NOENT) => {
             fs::create_dir_all("/etc")?;
-            match fs::remove_file(RESOLVER) {
+            match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => fs::write(RESOLVER, "")?,
+                _ => fs::write(path, "")?,
             }
-            put()?;
+            Ok(put()?)
         }
-        done => done?,
+        done => Ok(done?),
     }
+}
+
+/// Mounts the names of hosts. The file is in memory and belongs to the sandbox: commands may write to it, and it is in no
+/// layer.
+fn mount_hosts(content: &str) -> io::Result<()> {
+    let file = "/dev/hosts";
+    fs::write(file, content)?;
+    rustix::fs::chmod(file, Mode::from_raw_mode(0o644))?;
+    mount_over(HOSTS, || mount_bind(file, HOSTS))?;
+    fs::remove_file(file)?;
+    Ok(mount_remount(HOSTS, PLAIN | MountFlags::NOEXEC | MountFlags::BIND, "")?)
+}
+
+/// Puts the host's addresses over those of the image.
+fn mount_resolver(resolver: &OwnedFd) -> io::Result<()> {
+    mount_over(RESOLVER, || {
+        move_mount(resolver, "", CWD, RESOLVER, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    })?;
     // Commands must not change the host's file, nor the times of its uses.
     Ok(mount_remount(RESOLVER, PLAIN | MountFlags::NOEXEC | MountFlags::BIND | MountFlags::RDONLY, "")?)
 }

@@ -27,6 +27,7 @@ impl Host {
             network: Network::None,
             limits: SandboxLimits::default(),
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 
@@ -36,7 +37,10 @@ impl Host {
 }
 
 pub(crate) async fn engine(state_dir: &Path) -> SandboxEngine {
-    let helper = env!("CARGO_BIN_EXE_rollout-sandbox-helper").into();
+    let helper = match crate::user::prepared() {
+        Some(dir) => dir.join("helper"),
+        None => env!("CARGO_BIN_EXE_rollout-sandbox-helper").into(),
+    };
     SandboxEngine::start(EngineOptions { helper, state_dir: state_dir.to_owned() }).await.unwrap()
 }
 

@@ -126,6 +126,7 @@ async fn concurrent_sandboxes_do_not_affect_each_other() {
                 network,
                 limits,
                 private_dirs: Vec::new(),
+                hosts: Vec::new(),
             };
             let sandbox = engine.create(spec).await.unwrap();
             let script =

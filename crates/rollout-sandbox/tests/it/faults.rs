@@ -39,6 +39,7 @@ async fn hold_sandboxes_if_child(marker: &str) {
             network: Network::None,
             limits: SandboxLimits { pids: Some(50), ..SandboxLimits::default() },
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         };
         let sandbox = engine.create(spec).await.unwrap();
         let process =
@@ -154,6 +155,7 @@ async fn churn(state_dir: &Path, marker: &str) {
             network: Network::None,
             limits,
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         };
         let sandbox = engine.create(spec).await.unwrap();
         println!("\nrun dir {}", sandbox.root_dir().parent().unwrap().display());

@@ -67,6 +67,7 @@ async fn text(host: &Host, image: Image) -> String {
         network: Network::None,
         limits: SandboxLimits::default(),
         private_dirs: Vec::new(),
+        hosts: Vec::new(),
     };
     let sandbox = host.engine.create(spec).await.unwrap();
     let output = run(&sandbox, crate::common::command(&["/bin/busybox", "cat", "/text"])).await;

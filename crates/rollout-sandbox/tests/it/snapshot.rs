@@ -82,6 +82,7 @@ async fn make_snapshots_if_child() {
             network: rollout_sandbox::Network::None,
             limits: rollout_sandbox::SandboxLimits::default(),
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         };
         let mut sandbox = engine.create(spec).await.unwrap();
         out(&sandbox, "mkdir /opt/d; for n in $(seq 50); do echo $n > /opt/d/$n; done").await;

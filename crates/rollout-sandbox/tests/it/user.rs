@@ -13,7 +13,7 @@ const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
 const NOBODY: u32 = 65534;
 
 /// Reruns the named test as the user `nobody`, with copies of the programs that this user may read.
-fn run_as_ordinary_user(test: &str) {
+pub(crate) fn run_as_ordinary_user(test: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
@@ -42,7 +42,7 @@ fn run_as_ordinary_user(test: &str) {
 }
 
 /// The directory prepared by [`run_as_ordinary_user`], or a new one if an ordinary user runs the test.
-fn prepared() -> Option<std::path::PathBuf> {
+pub(crate) fn prepared() -> Option<std::path::PathBuf> {
     std::env::var_os(DIRECTORY).map(Into::into)
 }
 
@@ -54,6 +54,7 @@ async fn check(engine: &SandboxEngine) {
         network: Network::None,
         limits: SandboxLimits::default(),
         private_dirs: Vec::new(),
+        hosts: Vec::new(),
     };
     let sandbox = engine.create(spec.clone()).await.unwrap();
     assert_eq!(

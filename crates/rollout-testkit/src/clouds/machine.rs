@@ -109,6 +109,7 @@ impl CloudHost {
                 ..SandboxLimits::default()
             },
             private_dirs: Vec::new(),
+            hosts: Vec::new(),
         };
         let sandbox = self.engine.create(spec).await.map_err(|error| words(&error))?;
         Ok(CloudMachine { sandbox: Arc::new(sandbox), image, network })

@@ -85,3 +85,13 @@ pub fn an_agents_processes_cannot_reach_the_verifiers_where_the_provider_says_so
         assert_eq!(environment.survivors().await.unwrap(), Vec::<String>::new());
     });
 }
+
+pub fn localhost_resolves_without_a_network(suite: &Suite) {
+    suite.inside_alone(TestTask::new("task"), async |inside| {
+        let found = inside.bash("getent ahosts localhost").await;
+        assert!(
+            found.lines().any(|line| line.starts_with("127.0.0.1 ") || line.starts_with("::1 ")),
+            "{found}"
+        );
+    });
+}

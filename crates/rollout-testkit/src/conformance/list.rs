@@ -246,6 +246,7 @@ macro_rules! conformance_module {
             killing_all_leaves_no_process_that_keeps_starting_others
             a_deadline_ends_a_process_that_keeps_starting_others
             an_agents_processes_cannot_reach_the_verifiers_where_the_provider_says_so
+            localhost_resolves_without_a_network
         }
     };
     (verdict $subject:expr) => {

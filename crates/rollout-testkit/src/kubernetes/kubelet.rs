@@ -365,6 +365,7 @@ async fn create_sandbox(
         network: Network::Host,
         limits: SandboxLimits::default(),
         private_dirs: Vec::new(),
+        hosts: Vec::new(),
     };
     let sandbox = Arc::new(cluster.engine.create(spec).await.map_err(|error| error.to_string())?);
     let failed = |error: rollout_sandbox::CopyError| error.to_string();
