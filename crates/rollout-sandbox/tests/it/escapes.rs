@@ -1,19 +1,43 @@
 //! Known ways out of containers, each attempted as root and as an ordinary user of a sandbox.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use rollout_sandbox::{ExitStatus, RunningSandbox};
+use rollout_sandbox::{CopyIn, CopyLimits, ExitStatus, LimitBacking, Network, RunningSandbox};
+use serde_json::json;
 
-use crate::common::{Host, Output, command, out, run};
+use crate::{
+    common::{Host, Output, command, copy_out, out, run, start},
+    machine::find,
+    user::run_as_ordinary_user,
+};
 
-/// Defines `call(number, arguments…)`, which exits with 0 only if a system call succeeds.
-const CALL: &str = "import ctypes, os, sys\n\
-    libc = ctypes.CDLL(None, use_errno=True)\n\
-    def call(*arguments):\n\
-    \x20   sys.exit(0 if libc.syscall(*arguments) >= 0 else 1)\n";
+/// Runs the attempts of its two arguments, and prints those that succeed. A call is an attempt that exits with 1 if it
+/// fails as it should.
+const DRIVER: &str = r#"
+import ctypes, json, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    os._exit(0 if libc.syscall(*arguments) >= 0 else 1)
+commands, calls = map(json.loads, sys.argv[1:])
+for script in commands:
+    quiet = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
+    if subprocess.run(["bash", "-c", script], **quiet).returncode == 0:
+        print(script)
+for name, script in calls:
+    child = os.fork()
+    if child == 0:
+        try:
+            exec(script)
+        except SystemExit as exit:
+            os._exit(exit.code)
+        os._exit(99)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 1:
+        print(name, code)
+"#;
 
 /// Shell commands that must fail.
-const COMMANDS: [&str; 35] = [
+const COMMANDS: [&str; 34] = [
     // Mounts.
     "mount -t proc proc /mnt",
     "mount -t sysfs sysfs /mnt",
@@ -37,8 +61,8 @@ const COMMANDS: [&str; 35] = [
     "echo 1 > /proc/sys/vm/drop_caches",
     "echo ':x:M::x::/tmp/exploit:' > /proc/sys/fs/binfmt_misc/register",
     "echo h > /proc/sysrq-trigger && test -s /proc/sysrq-trigger",
-    "f=$(find /sys -name release_agent 2>/dev/null | head -n 1); [ -n \"$f\" ] && echo /tmp/exploit > \"$f\"",
-    "f=$(find /sys -name cgroup.procs 2>/dev/null | head -n 1); [ -n \"$f\" ] && echo 1 > \"$f\"",
+    // A cgroup file system, whose release_agent is a program of the host.
+    "grep -E ' - cgroup2? ' /proc/self/mountinfo",
     // Devices and the memory of the machine.
     "mknod /tmp/memory c 1 1",
     "mknod /tmp/disk b 8 0",
@@ -57,7 +81,7 @@ const COMMANDS: [&str; 35] = [
 
 /// Calls of the kernel that must fail, by their numbers.
 #[cfg(target_arch = "x86_64")]
-const CALLS: [(&str, &str); 30] = [
+const CALLS: [(&str, &str); 33] = [
     ("ptrace of the first process", "call(101, 16, 1, 0, 0)"),
     (
         "its memory",
@@ -74,6 +98,9 @@ const CALLS: [(&str, &str); 30] = [
     ),
     ("move_mount", "call(429, -100, b'/tmp', -100, b'/mnt', 0)"),
     ("fsopen", "call(430, b'tmpfs', 0)"),
+    ("fsopen of cgroups", "call(430, b'cgroup2', 0)"),
+    ("mount of cgroups, version 1", "call(165, b'none', b'/mnt', b'cgroup', 0, b'memory')"),
+    ("mount of cgroups, version 2", "call(165, b'none', b'/mnt', b'cgroup2', 0, 0)"),
     ("fspick", "call(433, -100, b'/', 0)"),
     ("mount_setattr", "call(442, -100, b'/proc/sys', 0, 0, 0)"),
     ("pivot_root", "call(155, b'/tmp', b'/tmp')"),
@@ -99,39 +126,146 @@ const CALLS: [(&str, &str); 30] = [
     ("input for the terminal", "call(16, 0, 0x5412, b'x')"),
 ];
 
+#[cfg(not(target_arch = "x86_64"))]
+const CALLS: [(&str, &str); 0] = [];
+
+/// The commands of a sandbox that attempt to escape.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Without a network.
+    Alone,
+    /// On the host's network.
+    HostNetwork,
+    /// Those of agents, which have a view of their own.
+    Nested,
+}
+
 async fn as_user(sandbox: &RunningSandbox, user: &str, argv: &[&str]) -> Output {
     let (mut command, stdout, stderr) = command(argv);
     command.user = Some(user.to_owned());
     run(sandbox, (command, stdout, stderr)).await
 }
 
-#[tokio::test]
-async fn known_ways_out_fail_for_root_and_for_an_ordinary_user() {
+/// Attempts everything in a new sandbox, and returns what succeeded.
+async fn ways_out(host: &Host, place: Place, user: &str) -> String {
+    let mut spec = host.spec().await;
+    match place {
+        Place::Alone => {}
+        Place::HostNetwork => spec.network = Network::Host,
+        Place::Nested => spec.private_dirs = vec!["/tests".into(), "/logs/verifier".into()],
+    }
+    let sandbox = host.engine.create(spec).await.unwrap();
+    // Two attempts that succeed show that successes are noticed.
+    let commands: Vec<&str> = COMMANDS.into_iter().chain(["true"]).collect();
+    let calls: Vec<(&str, &str)> = CALLS.into_iter().chain([("nothing", "sys.exit(0)")]).collect();
+    let [commands, calls] = [json!(commands).to_string(), json!(calls).to_string()];
+    let (mut command, stdout, stderr) = command(&["python3", "-c", DRIVER, &commands, &calls]);
+    command.user = Some(user.to_owned());
+    command.nested = matches!(place, Place::Nested);
+    let output = run(&sandbox, (command, stdout, stderr)).await;
+    assert_eq!(output.exit.status, ExitStatus::Code(0), "{}", output.stderr);
+    assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
+    sandbox.destroy().await.unwrap();
+    output.stdout
+}
+
+async fn expect_no_way_out(users: &[&str]) {
     let settings = ["kernel/core_pattern", "kernel/modprobe", "kernel/hostname"];
     let read = || settings.map(|name| fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default());
     let before = read();
     let host = Host::start().await;
-    let sandbox = host.sandbox().await;
-    let mut ways_out = Vec::new();
-    for user in ["root", "nobody"] {
-        for script in COMMANDS {
-            let output = as_user(&sandbox, user, &["/bin/bash", "-c", script]).await;
-            if output.exit.status == ExitStatus::Code(0) {
-                ways_out.push(format!("{user}: {script}: {}", output.stdout));
-            }
-        }
-        #[cfg(target_arch = "x86_64")]
-        for (name, script) in CALLS {
-            let output = as_user(&sandbox, user, &["python3", "-c", &format!("{CALL}{script}\n")]).await;
-            if output.exit.status != ExitStatus::Code(1) {
-                ways_out.push(format!("{user}: {name}: {:?} {}", output.exit.status, output.stderr));
-            }
+    for user in users {
+        for place in [Place::Alone, Place::HostNetwork, Place::Nested] {
+            let found = ways_out(&host, place, user).await;
+            assert_eq!(found, "true\nnothing 0\n", "{user}, {place:?}");
         }
     }
-    assert!(ways_out.is_empty(), "{}", ways_out.join("\n"));
     assert_eq!(read(), before);
-    assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
+}
+
+#[tokio::test]
+async fn known_ways_out_fail_for_root_and_for_an_ordinary_user() {
+    // Without root on this machine, a sandbox has only the user root.
+    let both = ["root", "nobody"];
+    let is_root = rustix::process::geteuid().is_root();
+    expect_no_way_out(if is_root { &both } else { &both[..1] }).await;
+}
+
+#[tokio::test]
+async fn known_ways_out_fail_if_an_ordinary_user_runs_the_engine() {
+    if rustix::process::geteuid().is_root() {
+        return run_as_ordinary_user("escapes::known_ways_out_fail_for_root_and_for_an_ordinary_user");
+    }
+    expect_no_way_out(&["root"]).await;
+}
+
+#[tokio::test]
+async fn the_cgroup_of_a_sandbox_is_not_inside() {
+    let host = Host::start().await;
+    let mut spec = host.spec().await;
+    spec.limits.pids = Some(500);
+    let sandbox = host.engine.create(spec).await.unwrap();
+    if host.engine.support().pids == LimitBacking::None {
+        return sandbox.destroy().await.unwrap();
+    }
+    let dir = find(Path::new("/sys/fs/cgroup"), sandbox.id()).expect("the sandbox has a cgroup");
+    for dir in [dir.as_path(), dir.parent().unwrap()] {
+        let shown = dir.display();
+        for script in [
+            format!("ls {shown}"),
+            format!("echo $$ > {shown}/cgroup.procs"),
+            format!("echo max > {shown}/pids.max"),
+            format!("echo 1 > {shown}/notify_on_release"),
+            format!("mkdir {shown}/other"),
+        ] {
+            let output = as_user(&sandbox, "root", &["/bin/bash", "-c", &script]).await;
+            assert_ne!(output.exit.status, ExitStatus::Code(0), "{script}: {}", output.stdout);
+        }
+    }
     sandbox.destroy().await.unwrap();
+}
+
+/// Exchanges a directory and a link to another place as fast as possible.
+const SWAP: &str = "exec python3 -c '
+import ctypes
+libc = ctypes.CDLL(None)
+open(\"/race/began\", \"w\")
+while True:
+    libc.renameat2(-100, b\"/race/dir\", -100, b\"/race/link\", 2)'";
+
+#[tokio::test]
+async fn a_directory_that_becomes_a_link_during_a_copy_does_not_lead_out() {
+    let host = Host::start().await;
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), "secret of the host").unwrap();
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("sub")).unwrap();
+    for name in ["one", "sub/two"] {
+        fs::write(source.path().join(name), "of the copy").unwrap();
+    }
+    let limits = CopyLimits { bytes: 1 << 20, entries: 1000, file_bytes: 1 << 20 };
+    let place = outside.path().display().to_string();
+    for target in [place.as_str(), "/proc/self/fd"] {
+        let sandbox = host.sandbox().await;
+        let prepare = format!("mkdir -p /race/dir; ln -s {target} /race/link");
+        out(&sandbox, &prepare).await;
+        let swapping = start(&sandbox, SWAP).await;
+        out(&sandbox, "until test -e /race/began; do sleep 0.01; done").await;
+        for round in 0..100 {
+            // Each of them may fail, because what it works on disappears.
+            let replace = round % 2 == 0;
+            let _ = sandbox.copy_in(source.path(), "/race/dir", CopyIn { replace }).await;
+            let _ = sandbox.write_file("/race/dir/secret", b"forged", 0o644).await;
+            let _ = sandbox.make_dir("/race/dir/new", 0o777, true).await;
+            let copied = copy_out(&sandbox, "/race/dir", limits).await.unwrap_or_default();
+            assert!(!String::from_utf8_lossy(&copied.bytes).contains("of the host"), "{copied:?}");
+        }
+        swapping.kill_tree().await.unwrap();
+        let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["secret"]);
+        assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "secret of the host");
+        sandbox.destroy().await.unwrap();
+    }
 }
 
 #[tokio::test]
