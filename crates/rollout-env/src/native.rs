@@ -3,6 +3,7 @@
 mod environment;
 mod images;
 mod mapping;
+mod mirrors;
 mod output;
 mod tunnel;
 
@@ -18,9 +19,12 @@ use rollout_sandbox::{
     CreateError, EngineOptions, Image, Network, PreservedLock, SandboxEngine, SandboxEngineError,
     SandboxLimits, SandboxSpec, StoreLimit, StoreLimiter,
     build::{BuildRequest, FreshLayers, ImageBuildError, LogSink, build, inspect},
+    oci::RegistryOptions,
 };
 
-use self::{environment::NativeEnvironment, images::NativeImages, mapping::ImageMapping};
+use self::{
+    environment::NativeEnvironment, images::NativeImages, mapping::ImageMapping, mirrors::RegistryMirrors,
+};
 use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
@@ -53,6 +57,10 @@ rollout_settings::settings! {
         images: ImageMapping = ImageMapping::form(),
         /// Registries, as `host:port`, that images are pulled from by plain HTTP.
         insecure_registries: Vec<String> = texts().or_empty(),
+        /// Mirrors of registries, as `host[:port][/path]`.
+        ///
+        /// They are asked first, in this order. What no mirror has is pulled from the registry itself.
+        mirrors: RegistryMirrors = RegistryMirrors::form(),
         /// The maximum number of processes and threads in one environment.
         ///
         /// Far more than tasks need, but few enough to stop a fork bomb.
@@ -102,8 +110,13 @@ impl Native {
     ) -> Result<Self, SandboxEngineError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
         let engine = SandboxEngine::start(options).await?;
-        let NativeKeys { network, images, insecure_registries, pids } = settings.keys;
-        let bases = NativeImages::new(&engine, images, insecure_registries, place.docker.clone());
+        let NativeKeys { network, images, insecure_registries, mirrors, pids } = settings.keys;
+        let registries = RegistryOptions {
+            insecure: insecure_registries,
+            mirrors: mirrors.0,
+            ..RegistryOptions::default()
+        };
+        let bases = NativeImages::new(&engine, images, registries, place.docker.clone());
         let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
         if settings.wants_storage {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
@@ -373,13 +386,15 @@ mod tests {
             read(json!({"netwrok": "none"})),
             read(json!({"network": "bridge", "pids": 0})),
             read(json!({"images": {"a": "host", "b": "guest"}})),
+            read(json!({"mirrors": {"docker.io": ["mirror.local/hub", "https://mirror.local"], "b": []}})),
         ];
         insta::assert_snapshot!(errors.join("\n"), @"
-        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `insecure_registries`, `pids`
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `insecure_registries`, `mirrors`, `pids`
         2 settings are invalid
           `provider_config.network` cannot be `bridge`; it can be one of `host`, `none`
           `provider_config.pids` must be at least 1, not 0
         `provider_config.images.b` cannot be `guest`; it can be `host`, `docker:NAME`, `docker-archive:FILE`, `oci:DIRECTORY[:NAME]` or `rootfs:FILE`
+        `provider_config.mirrors.docker.io` cannot have `https://mirror.local`; write `host`, `host:port` or `host/path`
         ");
     }
 }

@@ -1,8 +1,10 @@
 //! Images of native jobs: pulled from a registry without an engine, verified, and kept.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -51,6 +53,37 @@ fn an_image_is_pulled_once_and_serves_every_task_that_names_it() {
     let again = job.rollout(&["run", "job.yaml", "--set", "name=again"]).expect(0);
     assert!(again.stdout().contains("4 completed"), "{}", again.stdout());
     assert_eq!(registry.requests("native-once").len(), pushes + pulls.len());
+}
+
+#[test]
+fn a_credential_helper_gives_the_login() {
+    let registry = TestRegistry::shared();
+    let image = registry.push(&TestEngine::shared(), "test", "native-helper:1");
+    let job = job(&registry, registry.address()).task(in_image("pulled", &image));
+    let config = json!({"credHelpers": {registry.address(): "test"}});
+    fs::write(job.root().join("docker/config.json"), config.to_string()).unwrap();
+    let helper = job.root().join("helpers/docker-credential-test");
+    fs::create_dir(helper.parent().unwrap()).unwrap();
+    let answer = json!({"Username": "tester", "Secret": registry.password()});
+    let script =
+        format!("#!/bin/sh\nread registry\n[ $registry = {} ] && echo '{answer}'\n", registry.address());
+    fs::write(&helper, script).unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", helper.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    job.env("PATH", &path).run().expect(0);
+}
+
+#[test]
+fn an_image_of_a_registry_that_is_down_comes_from_its_mirror() {
+    let registry = TestRegistry::shared();
+    registry.push(&TestEngine::shared(), "test", "mirrored/native:1");
+    let down = "127.0.0.1:1";
+    let mirrors = json!({down: [format!("{}/mirrored", registry.address())]});
+    let job = job(&registry, registry.address())
+        .task(in_image("pulled", &format!("{down}/native:1")))
+        .set("environment/provider_config/mirrors", mirrors);
+    let finished = job.run().expect(0);
+    assert_eq!(finished.result()["mean_reward"], 1.0, "{:#}", finished.result());
 }
 
 #[test]
@@ -161,7 +194,8 @@ fn a_pull_recovers_from_cut_downloads_and_a_busy_registry() {
 fn a_corrupt_layer_is_never_used() {
     let registry = TestRegistry::shared();
     registry.push(&TestEngine::shared(), "test", "native-corrupt:1");
-    let (address, faults) = faulty(&registry, Fault::Corrupt, 1);
+    // A corrupt layer is downloaded once more.
+    let (address, faults) = faulty(&registry, Fault::Corrupt, 2);
     let task = in_image("corrupt", &format!("{address}/native-corrupt:1"));
     let job = job(&registry, &address).task(task);
     let finished = job.run().expect(1);
@@ -169,5 +203,5 @@ fn a_corrupt_layer_is_never_used() {
     assert_eq!(error["type"], "environment_image_pull_failed", "{error:#}");
     assert!(error["message"].as_str().unwrap().contains("does not have that hash"), "{error:#}");
     job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
-    assert!(faults.load(Ordering::SeqCst) > 1);
+    assert!(faults.load(Ordering::SeqCst) > 2);
 }

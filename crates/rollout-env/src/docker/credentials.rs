@@ -74,6 +74,12 @@ impl Credentials {
         self.of_registry(registry(image)).await
     }
 
+    /// The credentials for a registry, by its name in images.
+    pub(crate) async fn of_host(&self, host: &str) -> Option<DockerCredentials> {
+        let is_hub = matches!(host, "docker.io" | "index.docker.io");
+        self.of_registry(if is_hub { HUB } else { host }).await
+    }
+
     /// The credentials for all registries, by the names that builders look for.
     pub(super) async fn all(&self) -> HashMap<String, DockerCredentials> {
         let registries: BTreeSet<&str> =

@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bollard::auth::DockerCredentials;
 use rollout_sandbox::{
     Image, SandboxEngine,
     build::{BaseImageError, BaseImages},
-    oci::{ImageSource, PullError, PullProgress, RegistryImages, RegistryLogin, full_name},
+    oci::{ImageSource, PullError, PullProgress, RegistryImages, RegistryLogin, RegistryOptions, full_name},
 };
 use tokio::sync::Mutex;
 
@@ -36,14 +37,14 @@ pub(super) struct NativeImages {
 }
 
 impl NativeImages {
-    /// `mapping` names what stands for images, `insecure` the registries that are asked by plain HTTP.
+    /// `mapping` names what stands for images, `registries` how others are pulled.
     pub(super) fn new(
         engine: &SandboxEngine,
         mapping: ImageMapping,
-        insecure: Vec<String>,
+        registries: RegistryOptions,
         docker: DockerAccess,
     ) -> Self {
-        let registry = RegistryImages::new(engine.clone(), insecure);
+        let registry = RegistryImages::new(engine.clone(), registries);
         Self { engine: engine.clone(), mapping, registry, docker, from_docker: Mutex::default() }
     }
 
@@ -101,17 +102,16 @@ impl NativeImages {
         if let Some(image) = self.registry.find(reference).await? {
             return Ok(image);
         }
-        let login = match Credentials::load(&self.docker).await.of_image(reference).await {
-            Some(known) => match (known.registrytoken, known.username, known.password) {
-                (Some(token), ..) => RegistryLogin::Token(token),
-                (None, Some(user), Some(password)) => RegistryLogin::Password { user, password },
-                _ => RegistryLogin::Anonymous,
-            },
-            None => RegistryLogin::Anonymous,
-        };
+        let credentials = Credentials::load(&self.docker).await;
+        let mut logins = HashMap::new();
+        for host in self.registry.hosts(reference)? {
+            if let Some(login) = credentials.of_host(&host).await.and_then(login) {
+                logins.insert(host, login);
+            }
+        }
         let log = log.to_owned();
         let report = move |progress: PullProgress| write_progress(&log, reference, progress);
-        Ok(self.registry.pull(reference, login, &report).await?)
+        Ok(self.registry.pull(reference, &logins, &report).await?)
     }
 
     /// These images for a build that writes to `log`.
@@ -132,10 +132,23 @@ impl BaseImages for BuildImages<'_> {
     }
 }
 
+/// What a registry is sent for a user's credentials.
+fn login(known: DockerCredentials) -> Option<RegistryLogin> {
+    let password = known.username.zip(known.password);
+    let identity = known.identitytoken.map(RegistryLogin::Identity);
+    let password = password.map(|(user, password)| RegistryLogin::Password { user, password });
+    known.registrytoken.map(RegistryLogin::Token).or(identity).or(password)
+}
+
 /// Adds a line to the log, which the display shows while an image is prepared.
 fn write_progress(log: &Path, reference: &str, progress: PullProgress) {
-    let PullProgress { layers, of, bytes } = progress;
-    let line = format!("Pulling {reference}: {layers} of {of} layers, {:.1} MiB\n", bytes as f64 / 1048576.0);
+    let PullProgress { layers, of, received, bytes } = progress;
+    let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
+    let line = format!(
+        "Pulling {reference}: {layers} of {of} layers, {:.1} of {:.1} MiB\n",
+        mib(received),
+        mib(bytes)
+    );
     // A missing line loses nothing but the line.
     let written = log
         .parent()

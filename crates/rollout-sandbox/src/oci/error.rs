@@ -1,8 +1,6 @@
 //! Why an image could not be pulled.
 
-use std::{io, path::PathBuf};
-
-use oci_client::errors::OciDistributionError;
+use std::{io, path::PathBuf, time::Duration};
 
 /// Why an image could not be pulled.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +21,7 @@ pub enum PullError {
         reference: String,
         /// Its answer.
         #[source]
-        source: Box<OciDistributionError>,
+        source: Box<RegistryError>,
     },
     /// The registry's answer is not a valid image.
     #[error("{reference} is not a valid image: {problem}")]
@@ -32,12 +30,6 @@ pub enum PullError {
         reference: String,
         /// What is wrong.
         problem: String,
-    },
-    /// The registry cannot continue an interrupted download.
-    #[error("the download of {reference} was interrupted, and its registry cannot continue it")]
-    NoResume {
-        /// The reference.
-        reference: String,
     },
     /// An image outside of registries cannot be imported.
     #[error("cannot import the image {}", path.display())]
@@ -64,14 +56,89 @@ impl PullError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Reference { .. } | Self::Invalid { .. } | Self::Import { .. } => true,
-            Self::Registry { source, .. } => matches!(
-                **source,
-                OciDistributionError::ImageManifestNotFoundError(_)
-                    | OciDistributionError::UnauthorizedError { .. }
-                    | OciDistributionError::AuthenticationFailure(_)
-                    | OciDistributionError::RegistryError { .. }
-            ),
-            Self::NoResume { .. } | Self::Store { .. } => false,
+            Self::Registry { source, .. } => !source.is_temporary(),
+            Self::Store { .. } => false,
+        }
+    }
+}
+
+/// Why a registry, or its token service, did not send what was requested.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// No connection, or a connection that broke.
+    #[error("the connection to {host} failed")]
+    Connection {
+        /// The server.
+        host: String,
+        /// The cause.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// Nothing, or almost nothing, arrived for this long.
+    #[error("{host} sent too little for {} s", time.as_secs_f64())]
+    Stalled {
+        /// The server.
+        host: String,
+        /// The time.
+        time: Duration,
+    },
+    /// The connection ended before everything had arrived.
+    #[error("{host} ended a download too early")]
+    Truncated {
+        /// The server.
+        host: String,
+    },
+    /// The server refused.
+    #[error("{host} answered with status {status}{detail}")]
+    Status {
+        /// The server.
+        host: String,
+        /// The status code of HTTP.
+        status: u16,
+        /// What the server wrote about it, after a colon.
+        detail: String,
+        /// Whether the server limits the rate of requests.
+        is_rate_limit: bool,
+        /// When the server accepts another request.
+        retry_after: Option<Duration>,
+    },
+    /// The answer has no meaning for a client.
+    #[error("the answer of {host} is invalid: {problem}")]
+    Invalid {
+        /// The server.
+        host: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The content does not have the hash by which it was requested.
+    #[error("{what}, as {host} sent it, does not have that hash")]
+    Corrupt {
+        /// The server.
+        host: String,
+        /// What was requested, with its hash.
+        what: String,
+    },
+}
+
+impl RegistryError {
+    /// Whether a later request may succeed.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Connection { source, .. } => !source.is_builder() && !source.is_redirect(),
+            Self::Stalled { .. } | Self::Truncated { .. } => true,
+            // 501: the server can never do this.
+            Self::Status { status, is_rate_limit, .. } => {
+                *is_rate_limit || matches!(status, 408 | 425 | 429 | 500 | 502..=599)
+            }
+            Self::Invalid { .. } | Self::Corrupt { .. } => false,
+        }
+    }
+
+    /// When the server accepts another request, if it has set a time.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
         }
     }
 }

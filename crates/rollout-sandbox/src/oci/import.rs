@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     PART, PullError, RegistryImages,
+    manifest::{Descriptor, Document, architecture},
     record::{self, PulledImage},
     registry::{hex, sha256},
     unpack::{Owners, unpack},
@@ -85,7 +86,8 @@ impl RegistryImages {
         let failed = |problem: io::Error| PullError::Import { path: shown.clone().into(), source: problem };
         let owned = source.clone();
         let name = blocking_io(move || owned.name()).await.map_err(failed)?;
-        let _pulling = self.pulling.lock().await;
+        let line = self.line(&name);
+        let _pulling = line.lock().await;
         if let Some(image) = self.find_named(name.clone()).await? {
             return Ok(image);
         }
@@ -225,28 +227,6 @@ fn docker_archive(dir: &Path) -> io::Result<Found> {
     Ok(Found { config: record::config(&json)?, layers, hashes })
 }
 
-/// An index or a manifest.
-#[derive(Deserialize)]
-struct Document {
-    manifests: Option<Vec<Descriptor>>,
-    config: Option<Descriptor>,
-    layers: Option<Vec<Descriptor>>,
-}
-
-#[derive(Deserialize, Clone)]
-struct Descriptor {
-    digest: String,
-    platform: Option<Platform>,
-    #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
-}
-
-#[derive(Deserialize, Clone)]
-struct Platform {
-    architecture: String,
-    os: String,
-}
-
 fn layout(dir: &Path, tag: Option<&str>) -> io::Result<Found> {
     let mut document: Document = serde_json::from_str(&text(dir, "index.json")?)?;
     let mut tag = tag;
@@ -269,20 +249,12 @@ fn layout(dir: &Path, tag: Option<&str>) -> io::Result<Found> {
 
 /// The image of this name, or the only one for this machine.
 fn choose(manifests: Vec<Descriptor>, tag: Option<&str>) -> io::Result<Descriptor> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let name = |one: &Descriptor| one.annotations.get("org.opencontainers.image.ref.name").cloned();
+    let arch = architecture();
     let mut fitting: Vec<Descriptor> = match tag {
-        Some(tag) => manifests.into_iter().filter(|one| name(one).as_deref() == Some(tag)).collect(),
+        Some(tag) => manifests.into_iter().filter(|one| one.name() == Some(tag)).collect(),
         None => manifests,
     };
-    let runs = |one: &Descriptor| {
-        one.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == arch)
-    };
-    fitting.retain(runs);
+    fitting.retain(Descriptor::runs_here);
     match (fitting.len(), tag) {
         (1, _) => Ok(fitting.remove(0)),
         (0, Some(tag)) => Err(io::Error::other(format!("it has no image named {tag} for linux/{arch}"))),

@@ -7,29 +7,37 @@
 //!
 //! A pull that is killed leaves at most the unfinished files of one layer, which the next pull removes.
 
+mod answer;
+mod authorization;
+mod backoff;
+mod download;
 mod error;
 mod import;
+mod manifest;
 mod record;
 mod registry;
 pub(crate) mod unpack;
 
 use std::{
+    collections::HashMap,
     fs,
-    sync::{Arc, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use oci_client::{Reference, manifest::OciDescriptor, secrets::RegistryAuth};
-use tokio::sync::Mutex;
+use oci_client::Reference;
+use tokio::sync::Semaphore;
 
-pub use error::PullError;
+pub use error::{PullError, RegistryError};
 pub use import::ImageSource;
 
 pub(crate) use registry::hex;
 
 use self::{
+    manifest::Descriptor,
     record::PulledImage,
-    registry::{Registry, sha256},
+    registry::{Origin, Registry, sha256},
     unpack::{Owners, unpack},
 };
 use crate::{
@@ -40,11 +48,20 @@ use crate::{
     support::Mode,
 };
 
-/// Layers that are downloaded and unpacked at the same time.
+/// Layers of one image that are downloaded and unpacked at the same time.
 const PARALLEL_LAYERS: usize = 3;
 
-/// The name of the lowest layer of every image.
-const SKELETON: &str = "skeleton";
+/// The same, for all images.
+const PARALLEL_DOWNLOADS: usize = 6;
+
+/// A server that sends nothing for this long is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The progress of a pull is reported again when this part of the bytes has arrived.
+const PART_OF_PROGRESS: u64 = 20;
+
+/// The name of the lowest layer of every image. It changes with the content.
+const SKELETON: &str = "skeleton-2";
 
 /// The part of a layer with all of its files.
 const PART: &str = "root";
@@ -61,17 +78,26 @@ pub enum RegistryLogin {
         /// The password.
         password: String,
     },
-    /// A token.
+    /// A token that the registry accepts.
     Token(String),
+    /// A token that the registry's token service exchanges for others, as `docker login` stores it for some registries.
+    Identity(String),
 }
 
-impl RegistryLogin {
-    fn auth(self) -> RegistryAuth {
-        match self {
-            Self::Anonymous => RegistryAuth::Anonymous,
-            Self::Password { user, password } => RegistryAuth::Basic(user, password),
-            Self::Token(token) => RegistryAuth::Bearer(token),
-        }
+/// How registries are reached.
+#[derive(Debug, Clone)]
+pub struct RegistryOptions {
+    /// The registries, as `host:port`, that are asked by plain HTTP.
+    pub insecure: Vec<String>,
+    /// What is asked before a registry: its name, and mirrors as `host:port` or `host:port/path`.
+    pub mirrors: Vec<(String, Vec<String>)>,
+    /// A server that sends nothing, or almost nothing, for this long is given up.
+    pub patience: Duration,
+}
+
+impl Default for RegistryOptions {
+    fn default() -> Self {
+        Self { insecure: Vec::new(), mirrors: Vec::new(), patience: PATIENCE }
     }
 }
 
@@ -82,17 +108,25 @@ pub struct PullProgress {
     pub layers: usize,
     /// All layers of the image.
     pub of: usize,
-    /// Bytes to download, of all layers that are not in the store.
+    /// The bytes that this pull has downloaded.
+    pub received: u64,
+    /// The bytes to download, of all layers that were not in the store.
     pub bytes: u64,
 }
+
+/// Those who want the same image, one after the other.
+type Line = Arc<tokio::sync::Mutex<()>>;
 
 /// Pulls images of registries into the store of an engine.
 #[derive(Clone)]
 pub struct RegistryImages {
     engine: SandboxEngine,
     registry: Arc<Registry>,
-    /// One pull at a time in this process: images share layers, and the line is shared too.
-    pulling: Arc<Mutex<()>>,
+    /// One pull at a time of each name in this process: the first serves all that wait for it. Layers that several
+    /// images share are pulled once because their slots have locks.
+    pulling: Arc<Mutex<HashMap<String, Line>>>,
+    /// Downloads at the same time.
+    downloads: Arc<Semaphore>,
 }
 
 /// The full name of an image: `python` is `docker.io/library/python:latest`.
@@ -106,9 +140,25 @@ fn parse(reference: &str) -> Result<Reference, PullError> {
 }
 
 impl RegistryImages {
-    /// `insecure` are the registries, as `host:port`, that are asked by plain HTTP.
-    pub fn new(engine: SandboxEngine, insecure: Vec<String>) -> Self {
-        Self { engine, registry: Arc::new(Registry::new(insecure)), pulling: Arc::default() }
+    /// The images of an engine's store.
+    pub fn new(engine: SandboxEngine, options: RegistryOptions) -> Self {
+        Self {
+            engine,
+            registry: Arc::new(Registry::new(options)),
+            pulling: Arc::default(),
+            downloads: Arc::new(Semaphore::new(PARALLEL_DOWNLOADS)),
+        }
+    }
+
+    /// The registries, as `host:port`, that an image is pulled from, in the order of attempts.
+    pub fn hosts(&self, reference: &str) -> Result<Vec<String>, PullError> {
+        Ok(self.registry.hosts(&parse(reference)?))
+    }
+
+    /// The line of those who want an image of this name.
+    fn line(&self, name: &str) -> Line {
+        let mut lines = self.pulling.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.entry(name.to_owned()).or_default().clone()
     }
 
     /// Finds an image that was pulled before. No registry is asked.
@@ -118,11 +168,14 @@ impl RegistryImages {
 
     /// Finds an image of the store by its name there.
     async fn find_named(&self, name: String) -> Result<Option<Image>, PullError> {
-        let (engine, fail) = (self.engine.clone(), self.store_error());
+        let (state_dir, fail) = (self.engine.state_dir().to_owned(), self.store_error());
+        let read = blocking(move || PulledImage::read(&state_dir, &name)).await;
+        let Some(pulled) = read else { return Ok(None) };
+        let (skeleton, lease) = self.skeleton().await?;
+        let engine = self.engine.clone();
         let found = blocking_io(move || {
-            let Some(pulled) = PulledImage::read(engine.state_dir(), &name) else { return Ok(None) };
-            let (mut layers, mut leases) = (Vec::new(), Vec::new());
-            for key in [SKELETON].into_iter().chain(pulled.layers.iter().map(String::as_str)) {
+            let (mut layers, mut leases) = (vec![skeleton], vec![lease]);
+            for key in &pulled.layers {
                 leases.push(engine.core.leases.take(LAYERS, key)?);
                 let slot = Slot::open(&engine.state_dir().join(LAYERS), key)?;
                 match slot.finished() {
@@ -136,23 +189,25 @@ impl RegistryImages {
         found.await.map_err(fail)
     }
 
-    /// Finds an image, or pulls it.
+    /// Finds an image, or pulls it. `logins` are those of the [registries](Self::hosts), by their names.
     pub async fn pull(
         &self,
         reference: &str,
-        login: RegistryLogin,
+        logins: &HashMap<String, RegistryLogin>,
         progress: &(dyn Fn(PullProgress) + Sync),
     ) -> Result<Image, PullError> {
         if let Some(image) = self.find(reference).await? {
             return Ok(image);
         }
-        let _pulling = self.pulling.lock().await;
+        let name = parse(reference)?;
+        let line = self.line(&name.whole());
+        let _pulling = line.lock().await;
         // Another trial may have pulled it.
         if let Some(image) = self.find(reference).await? {
             return Ok(image);
         }
-        let name = parse(reference)?;
-        let manifest = self.registry.manifest(&name, &login.auth()).await?;
+        let origins = self.registry.origins(&name, logins);
+        let (manifest, origins) = self.registry.manifest(&name, &origins).await?;
         let invalid = |problem: String| PullError::Invalid { reference: name.whole(), problem };
         let config = record::config(&manifest.config).map_err(|error| invalid(error.to_string()))?;
         let mut keys = Vec::new();
@@ -168,7 +223,7 @@ impl RegistryImages {
         let (skeleton, lease) = self.skeleton().await?;
         leases.push(lease);
         let mut layers = vec![skeleton];
-        layers.extend(self.layers(&name, &manifest.layers, &keys, progress).await?);
+        layers.extend(self.layers(&name, origins, &manifest.layers, &keys, progress).await?);
         let identity = format!("image-{}", manifest.digest.trim_start_matches("sha256:"));
         let pulled = PulledImage {
             reference: name.whole(),
@@ -204,7 +259,9 @@ impl RegistryImages {
             for dir in ["dev", "proc", "sys", "etc"] {
                 fs::create_dir_all(root.join(dir))?;
             }
-            fs::write(root.join("etc/resolv.conf"), "")?;
+            for file in ["etc/resolv.conf", "etc/hosts"] {
+                fs::write(root.join(file), "")?;
+            }
             Layer::open(unfinished.finish()?)
         });
         Ok((made.await.map_err(fail)?, lease))
@@ -213,24 +270,34 @@ impl RegistryImages {
     async fn layers(
         &self,
         reference: &Reference,
-        layers: &[OciDescriptor],
+        origins: &[Origin],
+        layers: &[Descriptor],
         keys: &[String],
         progress: &(dyn Fn(PullProgress) + Sync),
     ) -> Result<Vec<Layer>, PullError> {
-        let mut state = PullProgress { layers: 0, of: layers.len(), bytes: 0 };
+        let mut state = PullProgress { layers: 0, of: layers.len(), received: 0, bytes: 0 };
         for (layer, key) in layers.iter().zip(keys) {
             match self.slot(key)?.finished() {
                 Some(_) => state.layers += 1,
-                None => state.bytes += u64::try_from(layer.size).unwrap_or_default(),
+                None => state.bytes = state.bytes.saturating_add(layer.size),
             }
         }
         progress(state);
-        let state = std::sync::Mutex::new(state);
+        let step = (state.bytes / PART_OF_PROGRESS).max(1);
+        let state = Mutex::new(state);
+        let received = |new: u64| {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = state.received / step;
+            state.received += new;
+            if state.received / step > before {
+                progress(*state);
+            }
+        };
         let pulls: Vec<_> = layers
             .iter()
             .zip(keys)
             .map(|(layer, key)| async {
-                let (unpacked, is_new) = self.layer(reference, layer, key).await?;
+                let (unpacked, is_new) = self.layer(reference, origins, layer, key, &received).await?;
                 if is_new {
                     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                     state.layers = (state.layers + 1).min(state.of);
@@ -246,8 +313,10 @@ impl RegistryImages {
     async fn layer(
         &self,
         reference: &Reference,
-        layer: &OciDescriptor,
+        origins: &[Origin],
+        layer: &Descriptor,
         key: &str,
+        received: &(dyn Fn(u64) + Sync),
     ) -> Result<(Layer, bool), PullError> {
         let slot = self.slot(key)?;
         let fail = self.store_error();
@@ -256,13 +325,15 @@ impl RegistryImages {
             return Ok((open(path)?, false));
         }
         let lock = slot.lock().await.map_err(&fail)?;
-        // Another process may have unpacked it.
+        // Another process, or another image, may have unpacked it.
         if let Some(path) = slot.finished() {
             return Ok((open(path)?, false));
         }
+        // Only a holder of the slot waits here, so nobody who downloads waits for another download.
+        let _download = self.downloads.acquire().await;
         let unfinished = blocking_io(move || lock.begin()).await.map_err(&fail)?;
         let blob = unfinished.scratch().join("blob");
-        let blob = self.registry.blob(reference, layer, &blob).await?;
+        let blob = self.registry.blob(reference, origins, layer, &blob, received).await?;
         let owners = match self.engine.support().mode {
             Mode::Root => Owners::Kept,
             Mode::User => Owners::User,

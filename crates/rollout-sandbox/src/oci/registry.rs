@@ -1,35 +1,48 @@
 //! A client for image registries: manifests, and blobs that are resumed and verified.
 
-use std::{fs::File, io, path::Path, time::Duration};
-
-use futures_util::StreamExt as _;
-use oci_client::{
-    Client, Reference,
-    client::{BlobResponse, ClientConfig, ClientProtocol},
-    errors::OciDistributionError,
-    manifest::OciDescriptor,
-    secrets::RegistryAuth,
+use std::{
+    collections::HashMap,
+    fs::File,
+    path::Path,
+    sync::{Mutex, PoisonError},
 };
+
+use oci_client::Reference;
+use reqwest::{Client, Response, StatusCode, header, redirect::Policy};
 use sha2::{Digest as _, Sha256};
-use tokio::{io::AsyncWriteExt as _, sync::OnceCell};
+use tokio::{sync::OnceCell, time::Instant};
 
-use super::error::PullError;
+use super::{
+    RegistryLogin, RegistryOptions,
+    answer::{accepted, host_of, text},
+    authorization::{Authorization, authorize},
+    backoff::Backoff,
+    download::Download,
+    error::{PullError, RegistryError},
+    manifest::{Descriptor, Document, architecture},
+};
 use crate::blocking::blocking;
-
-/// How often an interrupted download is resumed without any progress in between.
-const TRIES: u32 = 5;
-
-/// The wait before the first of them. It doubles each time.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-
-/// A server that sends nothing for this long is given up.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// The most layers that an image may have. overlayfs itself stops at 500.
 const MAX_LAYERS: usize = 256;
 
-/// The largest configuration of an image.
-const MAX_CONFIG: usize = 8 << 20;
+/// The largest manifest, index or configuration of an image.
+const MAX_DOCUMENT: usize = 8 << 20;
+
+/// The most indexes inside each other.
+const MAX_INDEXES: usize = 4;
+
+/// How often a server may send a request elsewhere.
+const MAX_REDIRECTS: usize = 10;
+
+/// A connection that delivers less than this in the time after which a silent one is given up is given up too.
+const LEAST: u64 = 64 << 10;
+
+/// The forms of manifests and indexes that are understood.
+const DOCUMENTS: &str = "application/vnd.oci.image.index.v1+json, \
+                         application/vnd.docker.distribution.manifest.list.v2+json, \
+                         application/vnd.oci.image.manifest.v1+json, \
+                         application/vnd.docker.distribution.manifest.v2+json";
 
 /// What a registry says about an image.
 pub(super) struct Manifest {
@@ -38,155 +51,389 @@ pub(super) struct Manifest {
     /// The configuration as JSON.
     pub(super) config: String,
     /// The layers, the lowest first.
-    pub(super) layers: Vec<OciDescriptor>,
+    pub(super) layers: Vec<Descriptor>,
+}
+
+/// Where an image is pulled from: its registry, or a mirror of it.
+#[derive(Clone)]
+pub(super) struct Origin {
+    /// The address of the image's repository.
+    base: String,
+    repository: String,
+    login: RegistryLogin,
 }
 
 /// A client for all registries.
 pub(super) struct Registry {
-    insecure: Vec<String>,
+    options: RegistryOptions,
     /// Created by the first request: most jobs have none, and a client reads all certificates of the machine.
     client: OnceCell<Client>,
+    /// What is sent to repositories, by their addresses.
+    authorizations: Mutex<HashMap<String, Authorization>>,
 }
 
 impl Registry {
-    /// `insecure` are the registries that are asked by plain HTTP.
-    pub(super) fn new(insecure: Vec<String>) -> Self {
-        Self { insecure, client: OnceCell::new() }
+    pub(super) fn new(options: RegistryOptions) -> Self {
+        Self { options, client: OnceCell::new(), authorizations: Mutex::default() }
     }
 
-    async fn client(&self) -> &Client {
-        let create = || {
-            let insecure = self.insecure.clone();
-            blocking(move || {
-                Client::new(ClientConfig {
-                    protocol: ClientProtocol::HttpsExcept(insecure),
-                    read_timeout: Some(SILENCE),
-                    connect_timeout: Some(SILENCE / 4),
-                    user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
-                    ..ClientConfig::default()
-                })
-            })
-        };
-        self.client.get_or_init(create).await
+    /// The mirrors of the registry of an image.
+    fn mirrors(&self, reference: &Reference) -> impl Iterator<Item = &str> {
+        let known = self.options.mirrors.iter().filter(|(name, _)| name == reference.registry());
+        known.flat_map(|(_, mirrors)| mirrors).map(String::as_str)
     }
 
-    /// Asks for an image's manifest, for this machine's processor.
-    pub(super) async fn manifest(
+    /// The registries that serve an image, as `host:port`, mirrors first.
+    pub(super) fn hosts(&self, reference: &Reference) -> Vec<String> {
+        let hosts = self.mirrors(reference).map(host).chain([reference.registry()]);
+        hosts.map(str::to_owned).collect()
+    }
+
+    /// Where an image is pulled from, in the order of attempts.
+    pub(super) fn origins(
         &self,
         reference: &Reference,
-        auth: &RegistryAuth,
-    ) -> Result<Manifest, PullError> {
-        let failed = |source| refused(reference, source);
-        let mut wait = FIRST_WAIT;
-        let mut tries = 1;
-        let (manifest, digest, config) = loop {
-            match self.client().await.pull_manifest_and_config(reference, auth).await {
-                Err(error) if tries < TRIES && is_temporary(&error) => tokio::time::sleep(wait).await,
-                answer => break answer.map_err(failed)?,
-            }
-            (tries, wait) = (tries + 1, wait * 2);
-        };
-        let invalid = |problem: String| PullError::Invalid { reference: reference.whole(), problem };
-        if manifest.layers.len() > MAX_LAYERS {
-            return Err(invalid(format!("it has {} layers", manifest.layers.len())));
-        }
-        if config.len() > MAX_CONFIG {
-            return Err(invalid("its configuration is too large".to_owned()));
-        }
-        if format!("sha256:{}", hex(&Sha256::digest(&config))) != manifest.config.digest {
-            return Err(invalid("its configuration does not have the hash of the manifest".to_owned()));
-        }
-        Ok(Manifest { digest, config, layers: manifest.layers })
+        logins: &HashMap<String, RegistryLogin>,
+    ) -> Vec<Origin> {
+        let mirrors = self.mirrors(reference).map(|mirror| {
+            let path = mirror.split_once('/').map_or("", |(_, path)| path.trim_matches('/'));
+            let repository = format!("{path}/{}", reference.repository());
+            self.origin(host(mirror), host(mirror), repository.trim_start_matches('/'), logins)
+        });
+        // Docker Hub has another address than its name.
+        let own =
+            self.origin(reference.registry(), reference.resolve_registry(), reference.repository(), logins);
+        mirrors.chain([own]).collect()
     }
 
-    /// Downloads a layer to a file, and checks its hash. An interrupted download goes on where it ended.
+    fn origin(
+        &self,
+        name: &str,
+        address: &str,
+        repository: &str,
+        logins: &HashMap<String, RegistryLogin>,
+    ) -> Origin {
+        let is_insecure = self.options.insecure.iter().any(|insecure| insecure == address);
+        let scheme = if is_insecure { "http" } else { "https" };
+        Origin {
+            base: format!("{scheme}://{address}/v2/{repository}"),
+            repository: repository.to_owned(),
+            login: logins.get(name).cloned().unwrap_or(RegistryLogin::Anonymous),
+        }
+    }
+
+    async fn client(&self) -> Result<&Client, RegistryError> {
+        let patience = self.options.patience;
+        let create = || {
+            blocking(move || {
+                let builder = Client::builder()
+                    .redirect(Policy::limited(MAX_REDIRECTS))
+                    .connect_timeout(patience / 4)
+                    .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
+                    // Hashes are those of the bytes that the registry has.
+                    .no_gzip();
+                builder.build()
+            })
+        };
+        let client = self.client.get_or_try_init(create).await;
+        client.map_err(|source| RegistryError::Connection { host: "registries".to_owned(), source })
+    }
+
+    /// Asks for an image's manifest, for this machine's processor. Returns where it was found, too: the first origin
+    /// that has it, and those after it.
+    pub(super) async fn manifest<'o>(
+        &self,
+        reference: &Reference,
+        origins: &'o [Origin],
+    ) -> Result<(Manifest, &'o [Origin]), PullError> {
+        let mut rest = origins;
+        loop {
+            let Some((origin, others)) = rest.split_first() else {
+                let problem = "it has no registry".to_owned();
+                return Err(PullError::Invalid { reference: reference.whole(), problem });
+            };
+            match self.manifest_of(reference, origin, others.is_empty()).await {
+                Ok(manifest) => return Ok((manifest, rest)),
+                Err(error) if others.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, address = origin.base, "a mirror does not have the image");
+                    rest = others;
+                }
+            }
+        }
+    }
+
+    async fn manifest_of(
+        &self,
+        reference: &Reference,
+        origin: &Origin,
+        is_last: bool,
+    ) -> Result<Manifest, PullError> {
+        let failed = |source| refused(reference, source);
+        let invalid = |problem: String| PullError::Invalid { reference: reference.whole(), problem };
+        let mut wanted = reference.digest().map(str::to_owned);
+        let first = wanted.as_deref().or_else(|| reference.tag()).unwrap_or("latest");
+        let mut path = format!("manifests/{first}");
+        for _ in 0..MAX_INDEXES {
+            let (bytes, digest) =
+                self.document(origin, &path, wanted.as_deref(), is_last).await.map_err(failed)?;
+            let document = serde_json::from_slice::<Document>(&bytes);
+            let document = document.map_err(|error| invalid(format!("its manifest: {error}")))?;
+            if let Some(manifests) = document.manifests {
+                let Some(chosen) = manifests.iter().find(|entry| entry.runs_here()) else {
+                    return Err(invalid(format!("it has no image for linux/{}", architecture())));
+                };
+                path = format!("manifests/{}", chosen.digest);
+                wanted = Some(chosen.digest.clone());
+                continue;
+            }
+            let (Some(config), Some(layers)) = (document.config, document.layers) else {
+                return Err(invalid(format!(
+                    "its manifest has the version {}, which has no layers",
+                    document.schema_version
+                )));
+            };
+            if layers.len() > MAX_LAYERS {
+                return Err(invalid(format!("it has {} layers", layers.len())));
+            }
+            let blob = format!("blobs/{}", config.digest);
+            let config = self.document(origin, &blob, Some(&config.digest), is_last).await;
+            let config = String::from_utf8(config.map_err(failed)?.0);
+            let config = config.map_err(|_| invalid("its configuration is no text".to_owned()))?;
+            return Ok(Manifest { digest, config, layers });
+        }
+        Err(invalid(format!("it has more than {MAX_INDEXES} indexes inside each other")))
+    }
+
+    /// Downloads a small file, with its hash.
+    async fn document(
+        &self,
+        origin: &Origin,
+        path: &str,
+        digest: Option<&str>,
+        is_last: bool,
+    ) -> Result<(Vec<u8>, String), RegistryError> {
+        let mut backoff = Backoff::new(is_last);
+        let url = format!("{}/{path}", origin.base);
+        loop {
+            let got = tokio::time::timeout(self.options.patience, self.document_once(origin, &url, digest));
+            let error = match got.await.unwrap_or_else(|_| Err(self.stalled(&url))) {
+                Ok(document) => return Ok(document),
+                Err(error) => error,
+            };
+            match backoff.after(&error) {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    async fn document_once(
+        &self,
+        origin: &Origin,
+        url: &str,
+        digest: Option<&str>,
+    ) -> Result<(Vec<u8>, String), RegistryError> {
+        let response = self.send(origin, url, DOCUMENTS, 0).await?;
+        let host = host_of(response.url());
+        // A registry names the hash of what a tag stands for.
+        let named = response.headers().get("docker-content-digest");
+        let named = named.and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let bytes = text(response, MAX_DOCUMENT).await?;
+        let hash = hex(&Sha256::digest(&bytes));
+        for expected in digest.into_iter().chain(named.as_deref()) {
+            match sha256(expected) {
+                Some(expected) if expected == hash => {}
+                None if digest != Some(expected) => {}
+                _ => return Err(RegistryError::Corrupt { host, what: expected.to_owned() }),
+            }
+        }
+        Ok((bytes, format!("sha256:{hash}")))
+    }
+
+    /// Downloads a layer to a file, and checks its hash. An interrupted download goes on where it ended. `received` is
+    /// called with the number of new bytes.
     pub(super) async fn blob(
         &self,
         reference: &Reference,
-        layer: &OciDescriptor,
+        origins: &[Origin],
+        layer: &Descriptor,
         path: &Path,
+        received: &(dyn Fn(u64) + Sync),
     ) -> Result<File, PullError> {
         let write_error = |source| PullError::Store { path: path.to_owned(), source };
         let invalid = |problem: String| PullError::Invalid { reference: reference.whole(), problem };
         let expected = sha256(&layer.digest)
             .ok_or_else(|| invalid(format!("the layer {} has no SHA-256 hash", layer.digest)))?;
-        let size = u64::try_from(layer.size)
-            .map_err(|_| invalid(format!("the layer {} has no size", layer.digest)))?;
-        let mut file = tokio::fs::File::create_new(path).await.map_err(write_error)?;
-        let mut hash = Sha256::new();
-        let (mut received, mut wait, mut tries) = (0, FIRST_WAIT, 1);
-        while received < size {
-            let before = received;
-            let client = self.client().await;
-            let failure = match client.pull_blob_stream_partial(reference, layer, received, None).await {
-                Ok(BlobResponse::Full(_)) if received > 0 => {
-                    return Err(PullError::NoResume { reference: reference.whole() });
-                }
-                Ok(BlobResponse::Full(answer) | BlobResponse::Partial(answer)) => {
-                    let mut stream = answer.stream;
-                    loop {
-                        match stream.next().await {
-                            Some(Ok(bytes)) => {
-                                received += bytes.len() as u64;
-                                if received > size {
-                                    let problem =
-                                        format!("the layer {} is larger than its size", layer.digest);
-                                    return Err(invalid(problem));
-                                }
-                                hash.update(&bytes);
-                                file.write_all(&bytes).await.map_err(write_error)?;
-                            }
-                            Some(Err(error)) => break Some(OciDistributionError::IoError(error)),
-                            None => break None,
-                        }
-                    }
-                }
-                Err(error) if is_temporary(&error) => Some(error),
-                Err(source) => return Err(refused(reference, source)),
+        let mut download = Download::create(path, layer.size, received).await.map_err(write_error)?;
+        let mut rest = origins;
+        let mut backoff = Backoff::new(origins.len() == 1);
+        loop {
+            let Some((origin, others)) = rest.split_first() else {
+                return Err(invalid("it has no registry".to_owned()));
             };
-            if received == size {
-                break;
+            let before = download.best();
+            let error = match self.fetch(origin, layer, &mut download).await {
+                Ok(()) if download.hash() == expected => break,
+                Ok(()) => {
+                    download.restart().await.map_err(write_error)?;
+                    let what = format!("the layer {}", layer.digest);
+                    Failure::Registry(RegistryError::Corrupt { host: origin.base.clone(), what })
+                }
+                Err(error) => error,
+            };
+            let error = match error {
+                Failure::Store(error) => return Err(write_error(error)),
+                Failure::Registry(error) => error,
+            };
+            if download.best() >= before + LEAST {
+                backoff.reset();
             }
-            if received > before {
-                (tries, wait) = (1, FIRST_WAIT);
-            } else if tries == TRIES {
-                let source = failure.unwrap_or_else(|| {
-                    OciDistributionError::IoError(io::Error::from(io::ErrorKind::UnexpectedEof))
-                });
-                return Err(refused(reference, source));
+            match backoff.after(&error) {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None if others.is_empty() => {
+                    return Err(match error {
+                        RegistryError::Corrupt { what, .. } => {
+                            invalid(format!("{what} does not have that hash"))
+                        }
+                        error => refused(reference, error),
+                    });
+                }
+                None => {
+                    tracing::debug!(%error, address = origin.base, "a mirror does not have a layer");
+                    rest = others;
+                    backoff = Backoff::new(rest.len() == 1);
+                }
             }
-            tokio::time::sleep(wait).await;
-            (tries, wait) = (tries + 1, wait * 2);
         }
-        if hex(&hash.finalize()) != expected {
-            return Err(invalid(format!("the layer {} does not have that hash", layer.digest)));
-        }
-        file.flush().await.map_err(write_error)?;
-        drop(file);
+        download.finish().await.map_err(write_error)?;
         File::open(path).map_err(write_error)
+    }
+
+    /// Downloads what is missing of a layer.
+    async fn fetch(
+        &self,
+        origin: &Origin,
+        layer: &Descriptor,
+        download: &mut Download<'_>,
+    ) -> Result<(), Failure> {
+        if download.is_complete() {
+            return Ok(());
+        }
+        let patience = self.options.patience;
+        let url = format!("{}/blobs/{}", origin.base, layer.digest);
+        let sent = tokio::time::timeout(patience, self.send(origin, &url, "*/*", download.received()));
+        let mut response = sent.await.map_err(|_| self.stalled(&url))??;
+        let host = host_of(response.url());
+        if response.status() != StatusCode::PARTIAL_CONTENT && download.received() > 0 {
+            // The server sends everything again.
+            download.restart().await.map_err(Failure::Store)?;
+        }
+        let (mut since, mut arrived) = (Instant::now(), 0);
+        loop {
+            let chunk = tokio::time::timeout(patience, response.chunk()).await;
+            let bytes = match chunk.map_err(|_| self.stalled(&url))? {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) if download.is_complete() => return Ok(()),
+                Ok(None) => return Err(RegistryError::Truncated { host }.into()),
+                Err(source) => return Err(RegistryError::Connection { host, source }.into()),
+            };
+            arrived += bytes.len() as u64;
+            if !download.add(&bytes).await.map_err(Failure::Store)? {
+                let what = format!("the layer {}", layer.digest);
+                download.restart().await.map_err(Failure::Store)?;
+                return Err(RegistryError::Corrupt { host, what }.into());
+            }
+            if since.elapsed() >= patience && !download.is_complete() {
+                if arrived < LEAST {
+                    return Err(self.stalled(&url).into());
+                }
+                (since, arrived) = (Instant::now(), 0);
+            }
+        }
+    }
+
+    /// Sends a request, and what the registry requires with it. An answer that refuses is an error.
+    async fn send(
+        &self,
+        origin: &Origin,
+        url: &str,
+        accept: &str,
+        from: u64,
+    ) -> Result<Response, RegistryError> {
+        let client = self.client().await?;
+        let mut was_rejected = false;
+        loop {
+            let mut request = client.get(url).header(header::ACCEPT, accept);
+            if from > 0 {
+                request = request.header(header::RANGE, format!("bytes={from}-"));
+            }
+            if let Some(known) = self.authorization(origin) {
+                request = known.add_to(request);
+            }
+            let sent = request.send().await;
+            let response = sent.map_err(|source| RegistryError::Connection { host: host_in(url), source })?;
+            // Only the registry itself may ask for the login, not a server that it redirects to. A token is valid for
+            // some minutes, and then rejected once.
+            let is_asked = response.status() == StatusCode::UNAUTHORIZED
+                && host_of(response.url()) == host_in(url)
+                && !was_rejected;
+            if is_asked {
+                was_rejected = true;
+                let found =
+                    authorize(client, &response, &origin.login, &origin.repository, self.options.patience);
+                if let Some(found) = found.await? {
+                    let mut known = self.authorizations.lock().unwrap_or_else(PoisonError::into_inner);
+                    known.insert(origin.base.clone(), found);
+                    continue;
+                }
+            }
+            return accepted(response).await;
+        }
+    }
+
+    fn authorization(&self, origin: &Origin) -> Option<Authorization> {
+        if let RegistryLogin::Token(token) = &origin.login {
+            return Some(Authorization::Bearer(token.clone()));
+        }
+        let known = self.authorizations.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&origin.base).cloned()
+    }
+
+    fn stalled(&self, url: &str) -> RegistryError {
+        RegistryError::Stalled { host: host_in(url), time: self.options.patience }
     }
 }
 
-fn refused(reference: &Reference, source: OciDistributionError) -> PullError {
+/// Why a layer was not downloaded.
+enum Failure {
+    Registry(RegistryError),
+    Store(std::io::Error),
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        Self::Registry(error)
+    }
+}
+
+fn refused(reference: &Reference, source: RegistryError) -> PullError {
     PullError::Registry { reference: reference.whole(), source: Box::new(source) }
+}
+
+/// The server of a mirror.
+fn host(mirror: &str) -> &str {
+    mirror.split_once('/').map_or(mirror, |(host, _)| host)
+}
+
+fn host_in(url: &str) -> String {
+    reqwest::Url::parse(url).map_or_else(|_| url.to_owned(), |url| host_of(&url))
 }
 
 /// The hash in a digest, if it is SHA-256.
 pub(super) fn sha256(digest: &str) -> Option<&str> {
     let hash = digest.strip_prefix("sha256:")?;
     (hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
-}
-
-/// Whether another try may succeed.
-fn is_temporary(error: &OciDistributionError) -> bool {
-    match error {
-        OciDistributionError::RequestError(error) => {
-            error.status().is_none_or(|status| status.is_server_error() || status.as_u16() == 429)
-        }
-        OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
-        OciDistributionError::IoError(_) => true,
-        _ => false,
-    }
 }
 
 /// Bytes as hexadecimal digits.

@@ -19,7 +19,7 @@ use std::{
 use rollout_sandbox::{
     Image, ImageConfig, Network, SandboxEngine, SandboxLimits,
     build::{BaseImageError, BaseImages, BuildRequest, LogSink, build},
-    oci::{ImageSource, RegistryImages},
+    oci::{ImageSource, RegistryImages, RegistryOptions},
 };
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ async fn compare(theme: &str, text: &str) {
     fs::write(base.join("capable.tar"), tree::archive_with_capabilities()).unwrap();
     let archive = docker.save_base(&base);
     let engine = engine(&place.path().join("state")).await;
-    let store = RegistryImages::new(engine.clone(), Vec::new());
+    let store = RegistryImages::new(engine.clone(), RegistryOptions::default());
     let base = store.import(&ImageSource::Archive(archive)).await.unwrap();
     let comparison = Arc::new(Comparison {
         dir: place.path().join("cases"),

@@ -4,7 +4,7 @@ use std::{fs, io::Write as _, path::Path, process::Command};
 
 use rollout_sandbox::{
     Image, Network, SandboxLimits, SandboxSpec,
-    oci::{ImageSource, PullError, RegistryImages},
+    oci::{ImageSource, PullError, RegistryImages, RegistryOptions},
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -78,7 +78,7 @@ async fn text(host: &Host, image: Image) -> String {
 #[tokio::test]
 async fn layouts_archives_and_root_file_systems_are_imported_once() {
     let host = Host::start().await;
-    let store = RegistryImages::new(host.engine.clone(), Vec::new());
+    let store = RegistryImages::new(host.engine.clone(), RegistryOptions::default());
     let place = tempfile::tempdir().unwrap();
     let layout = place.path().join("layout");
     write_layout(&layout, &["one", "two"]);
@@ -107,7 +107,7 @@ async fn layouts_archives_and_root_file_systems_are_imported_once() {
     assert_eq!(text(&host, store.import(&rootfs).await.unwrap()).await, "one");
 
     // A later engine finds them without the files' content.
-    let later = RegistryImages::new(host.engine.clone(), Vec::new());
+    let later = RegistryImages::new(host.engine.clone(), RegistryOptions::default());
     fs::remove_dir_all(layout.join("blobs")).unwrap();
     assert_eq!(text(&host, later.import(&two).await.unwrap()).await, "two");
 }
@@ -115,7 +115,7 @@ async fn layouts_archives_and_root_file_systems_are_imported_once() {
 #[tokio::test]
 async fn a_corrupt_or_hostile_layout_is_rejected() {
     let host = Host::start().await;
-    let store = RegistryImages::new(host.engine.clone(), Vec::new());
+    let store = RegistryImages::new(host.engine.clone(), RegistryOptions::default());
     let place = tempfile::tempdir().unwrap();
     let layout = place.path().join("layout");
     let outside = place.path().join("outside");
@@ -168,7 +168,7 @@ const MANY: usize = 3000;
 async fn a_killed_import_leaves_a_usable_store() {
     let import = async |dir: &Path| {
         let engine = crate::common::engine(&dir.join("state")).await;
-        let store = RegistryImages::new(engine.clone(), Vec::new());
+        let store = RegistryImages::new(engine.clone(), RegistryOptions::default());
         let image = store.import(&ImageSource::Rootfs(dir.join("many.tar"))).await.unwrap();
         (engine, image)
     };

@@ -1,6 +1,7 @@
 //! Creates and follows machines.
 
 use std::{
+    collections::HashMap,
     net::{Ipv4Addr, TcpListener},
     sync::{
         Arc,
@@ -78,7 +79,8 @@ fn free_port() -> u16 {
 /// Runs a machine to its end.
 async fn run(state: &FlyState, id: &str, reference: &str, config: &Value) -> Result<(), String> {
     let login = RegistryLogin::Password { user: "x".to_owned(), password: TOKEN.to_owned() };
-    let pulled = state.images.pull(reference, login, &|_| ()).await;
+    let logins = HashMap::from([(state.address.to_string(), login)]);
+    let pulled = state.images.pull(reference, &logins, &|_| ()).await;
     let image = pulled.map_err(|error| format!("cannot pull {reference}: {error}"))?;
     let guest = &config["guest"];
     let limits = MachineLimits {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rollout_sandbox::oci::RegistryImages;
+use rollout_sandbox::oci::{RegistryImages, RegistryOptions};
 use serde_json::{Map, Value, json};
 
 use super::registry::Registry;
@@ -110,7 +110,10 @@ impl Record {
 
 impl FlyState {
     pub(super) fn new(host: CloudHost, address: SocketAddr, blobs: PathBuf) -> Self {
-        let images = RegistryImages::new(host.engine().clone(), vec![address.to_string()]);
+        let images = RegistryImages::new(
+            host.engine().clone(),
+            RegistryOptions { insecure: vec![address.to_string()], ..RegistryOptions::default() },
+        );
         Self {
             host,
             address,

@@ -1,0 +1,40 @@
+//! The setting `mirrors`: registries that are asked before others.
+
+use rollout_settings::Form;
+use serde_json::json;
+
+/// The mirrors of registries, by the names of the registries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct RegistryMirrors(pub(super) Vec<(String, Vec<String>)>);
+
+impl RegistryMirrors {
+    /// The form of the setting.
+    pub(super) fn form() -> Form<RegistryMirrors> {
+        let schema = || {
+            let mirrors = json!({ "type": "array", "items": { "type": "string", "minLength": 1 } });
+            json!({ "type": "object", "additionalProperties": mirrors })
+        };
+        Form::written("mapping of registry to list of strings", schema, |section, key| {
+            let registries = section.mapping(key)?;
+            let mut all = Vec::new();
+            for entry in registries.entries {
+                let Some(mirrors) = registries.strings(&entry.key) else { continue };
+                for mirror in mirrors.iter().filter(|mirror| !is_valid(mirror)) {
+                    let path = registries.at(&entry.key);
+                    let problem =
+                        format!("`{path}` cannot have `{mirror}`; write `host`, `host:port` or `host/path`");
+                    registries.invalid(&entry.key, problem);
+                }
+                all.push((entry.key.clone(), mirrors));
+            }
+            Some(RegistryMirrors(all))
+        })
+        .or_empty()
+    }
+}
+
+/// Whether a mirror has a host, and nothing that is not part of the name of an image.
+fn is_valid(mirror: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:/[]".contains(c);
+    !mirror.contains("//") && !mirror.starts_with('/') && mirror.chars().all(fits)
+}

@@ -1,0 +1,90 @@
+//! When a failed request is sent again.
+
+use std::time::Duration;
+
+use super::error::RegistryError;
+
+/// How often a request is sent without any success in between.
+const TRIES: u32 = 5;
+
+/// The same, for a mirror: there is another place to ask.
+const TRIES_OF_MIRROR: u32 = 2;
+
+/// The wait before the second request. It doubles each time.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+
+/// The longest wait that a server may demand. A trial whose image would take longer fails, and is retried later.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// The waits between attempts of one request.
+pub(super) struct Backoff {
+    most: u32,
+    tries: u32,
+    /// Whether the content was corrupt once: another copy is requested once.
+    was_corrupt: bool,
+}
+
+impl Backoff {
+    /// `is_last` is whether there is no other server to ask.
+    pub(super) fn new(is_last: bool) -> Self {
+        Self { most: if is_last { TRIES } else { TRIES_OF_MIRROR }, tries: 1, was_corrupt: false }
+    }
+
+    /// How long to wait after a failure; None if the request is given up.
+    pub(super) fn after(&mut self, error: &RegistryError) -> Option<Duration> {
+        if matches!(error, RegistryError::Corrupt { .. }) {
+            let is_first = !self.was_corrupt;
+            self.was_corrupt = true;
+            return is_first.then_some(Duration::ZERO);
+        }
+        let demanded = error.retry_after().unwrap_or_default();
+        if !error.is_temporary() || self.tries == self.most || demanded > LONGEST_WAIT {
+            return None;
+        }
+        let wait = FIRST_WAIT * 2_u32.pow(self.tries - 1);
+        self.tries += 1;
+        Some(wait.max(demanded))
+    }
+
+    /// Begins anew, after some success.
+    pub(super) fn reset(&mut self) {
+        self.tries = 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, retry_after: Option<u64>) -> RegistryError {
+        RegistryError::Status {
+            host: "registry".into(),
+            status,
+            detail: String::new(),
+            is_rate_limit: status == 429,
+            retry_after: retry_after.map(Duration::from_secs),
+        }
+    }
+
+    fn waits(most: bool, error: &RegistryError) -> Vec<u128> {
+        let mut backoff = Backoff::new(most);
+        std::iter::from_fn(|| backoff.after(error)).map(|wait| wait.as_millis()).collect()
+    }
+
+    #[test]
+    fn waits_double_and_are_at_least_what_the_server_demands() {
+        assert_eq!(waits(true, &refusal(503, None)), [250, 500, 1000, 2000]);
+        assert_eq!(waits(true, &refusal(429, Some(1))), [1000, 1000, 1000, 2000]);
+        assert_eq!(waits(false, &refusal(429, None)), [250]);
+        assert_eq!(waits(true, &refusal(429, Some(3600))), []);
+        for permanent in [400, 401, 403, 404, 501] {
+            assert_eq!(waits(true, &refusal(permanent, Some(1))), [], "{permanent}");
+        }
+    }
+
+    #[test]
+    fn corrupt_content_is_requested_once_more() {
+        let corrupt = RegistryError::Corrupt { host: "registry".into(), what: "a layer".into() };
+        assert_eq!(waits(true, &corrupt), [0]);
+    }
+}
