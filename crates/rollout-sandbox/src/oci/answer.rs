@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Response, Url, header};
 use serde::Deserialize;
 
-use super::error::RegistryError;
+use super::error::ImageRegistryError;
 
 /// How much of a refusal is read.
 const MAX_REFUSAL: usize = 64 << 10;
@@ -36,7 +36,7 @@ pub(super) fn host_of(url: &Url) -> String {
 }
 
 /// The answer, unless it is a refusal.
-pub(super) async fn accepted(response: Response) -> Result<Response, RegistryError> {
+pub(super) async fn accepted(response: Response) -> Result<Response, ImageRegistryError> {
     if response.status().is_success() {
         return Ok(response);
     }
@@ -55,21 +55,24 @@ pub(super) async fn accepted(response: Response) -> Result<Response, RegistryErr
     };
     let detail: String = detail.trim().chars().filter(|c| !c.is_control()).take(SHOWN).collect();
     let detail = if detail.is_empty() { detail } else { format!(": {detail}") };
-    Err(RegistryError::Status { host, status, detail, is_rate_limit, retry_after })
+    Err(ImageRegistryError::Status { host, status, detail, is_rate_limit, retry_after })
 }
 
 /// The body of an answer, which must not be larger than this.
-pub(super) async fn text(mut response: Response, limit: usize) -> Result<Vec<u8>, RegistryError> {
+pub(super) async fn text(mut response: Response, limit: usize) -> Result<Vec<u8>, ImageRegistryError> {
     let host = host_of(response.url());
     let mut body = Vec::new();
     loop {
         match response.chunk().await {
             Ok(Some(bytes)) => body.extend_from_slice(&bytes),
             Ok(None) => return Ok(body),
-            Err(source) => return Err(RegistryError::Connection { host, source }),
+            Err(source) => return Err(ImageRegistryError::Connection { host, source }),
         }
         if body.len() > limit {
-            return Err(RegistryError::Invalid { host, problem: format!("it has more than {limit} bytes") });
+            return Err(ImageRegistryError::Invalid {
+                host,
+                problem: format!("it has more than {limit} bytes"),
+            });
         }
     }
 }

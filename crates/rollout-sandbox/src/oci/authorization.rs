@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{
     RegistryLogin,
     answer::{accepted, host_of, text},
-    error::RegistryError,
+    error::ImageRegistryError,
 };
 
 /// The largest answer of a token service.
@@ -47,7 +47,7 @@ pub(super) async fn authorize(
     login: &RegistryLogin,
     repository: &str,
     patience: Duration,
-) -> Result<Option<Authorization>, RegistryError> {
+) -> Result<Option<Authorization>, ImageRegistryError> {
     let headers = rejection.headers().get_all(header::WWW_AUTHENTICATE);
     let mut challenges = headers.iter().filter_map(|value| challenge(value.to_str().ok()?));
     let basic = || match login {
@@ -59,7 +59,7 @@ pub(super) async fn authorize(
     match challenges.next() {
         Some(Challenge::Basic) => Ok(basic()),
         Some(Challenge::Bearer { realm, service, scope }) => {
-            let invalid = |problem: &str| RegistryError::Invalid {
+            let invalid = |problem: &str| ImageRegistryError::Invalid {
                 host: host_of(rejection.url()),
                 problem: problem.to_owned(),
             };
@@ -72,7 +72,7 @@ pub(super) async fn authorize(
             let host = host_of(&realm);
             let asked = token(client, realm, service.as_deref(), &scope, login);
             let answered = tokio::time::timeout(patience, asked).await;
-            let token = answered.map_err(|_| RegistryError::Stalled { host, time: patience })??;
+            let token = answered.map_err(|_| ImageRegistryError::Stalled { host, time: patience })??;
             Ok(Some(Authorization::Bearer(token)))
         }
         None => Ok(None),
@@ -91,7 +91,7 @@ async fn token(
     service: Option<&str>,
     scope: &str,
     login: &RegistryLogin,
-) -> Result<String, RegistryError> {
+) -> Result<String, ImageRegistryError> {
     let host = host_of(&realm);
     let mut fields = vec![("scope", scope)];
     fields.extend(service.map(|service| ("service", service)));
@@ -119,12 +119,12 @@ async fn token(
         }
     };
     let sent = request.send().await;
-    let answer = sent.map_err(|source| RegistryError::Connection { host: host.clone(), source })?;
+    let answer = sent.map_err(|source| ImageRegistryError::Connection { host: host.clone(), source })?;
     let answer = text(accepted(answer).await?, MAX_TOKEN).await?;
     let known = serde_json::from_slice::<Token>(&answer).ok();
     known
         .and_then(|token| token.token.or(token.access_token))
-        .ok_or_else(|| RegistryError::Invalid { host, problem: "it has no token".to_owned() })
+        .ok_or_else(|| ImageRegistryError::Invalid { host, problem: "it has no token".to_owned() })
 }
 
 /// Parses a `WWW-Authenticate` header.

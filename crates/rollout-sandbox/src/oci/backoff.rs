@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::error::RegistryError;
+use super::error::ImageRegistryError;
 
 /// How often a request is sent without any success in between.
 const TRIES: u32 = 5;
@@ -31,8 +31,8 @@ impl Backoff {
     }
 
     /// How long to wait after a failure; None if the request is given up.
-    pub(super) fn after(&mut self, error: &RegistryError) -> Option<Duration> {
-        if matches!(error, RegistryError::Corrupt { .. }) {
+    pub(super) fn after(&mut self, error: &ImageRegistryError) -> Option<Duration> {
+        if matches!(error, ImageRegistryError::Corrupt { .. }) {
             let is_first = !self.was_corrupt;
             self.was_corrupt = true;
             return is_first.then_some(Duration::ZERO);
@@ -56,8 +56,8 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    fn refusal(status: u16, retry_after: Option<u64>) -> RegistryError {
-        RegistryError::Status {
+    fn refusal(status: u16, retry_after: Option<u64>) -> ImageRegistryError {
+        ImageRegistryError::Status {
             host: "registry".into(),
             status,
             detail: String::new(),
@@ -66,7 +66,7 @@ mod tests {
         }
     }
 
-    fn waits(most: bool, error: &RegistryError) -> Vec<u128> {
+    fn waits(most: bool, error: &ImageRegistryError) -> Vec<u128> {
         let mut backoff = Backoff::new(most);
         std::iter::from_fn(|| backoff.after(error)).map(|wait| wait.as_millis()).collect()
     }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn corrupt_content_is_requested_once_more() {
-        let corrupt = RegistryError::Corrupt { host: "registry".into(), what: "a layer".into() };
+        let corrupt = ImageRegistryError::Corrupt { host: "registry".into(), what: "a layer".into() };
         assert_eq!(waits(true, &corrupt), [0]);
     }
 }

@@ -21,7 +21,7 @@ pub enum PullError {
         reference: String,
         /// Its answer.
         #[source]
-        source: Box<RegistryError>,
+        source: Box<ImageRegistryError>,
     },
     /// The registry's answer is not a valid image.
     #[error("{reference} is not a valid image: {problem}")]
@@ -64,7 +64,7 @@ impl PullError {
 
 /// Why a registry, or its token service, did not send what was requested.
 #[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
+pub enum ImageRegistryError {
     /// No connection, or a connection that broke.
     #[error("the connection to {host} failed")]
     Connection {
@@ -120,7 +120,7 @@ pub enum RegistryError {
     },
 }
 
-impl RegistryError {
+impl ImageRegistryError {
     /// Whether a later request may succeed.
     pub(super) fn is_temporary(&self) -> bool {
         match self {

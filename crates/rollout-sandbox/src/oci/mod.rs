@@ -29,7 +29,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use oci_client::Reference;
 use tokio::sync::Semaphore;
 
-pub use error::{PullError, RegistryError};
+pub use error::{ImageRegistryError, PullError};
 pub use import::ImageSource;
 
 pub(crate) use registry::hex;

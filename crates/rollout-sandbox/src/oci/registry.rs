@@ -18,7 +18,7 @@ use super::{
     authorization::{Authorization, authorize},
     backoff::Backoff,
     download::Download,
-    error::{PullError, RegistryError},
+    error::{ImageRegistryError, PullError},
     manifest::{Descriptor, Document, architecture},
 };
 use crate::blocking::blocking;
@@ -122,7 +122,7 @@ impl Registry {
         }
     }
 
-    async fn client(&self) -> Result<&Client, RegistryError> {
+    async fn client(&self) -> Result<&Client, ImageRegistryError> {
         let patience = self.options.patience;
         let create = || {
             blocking(move || {
@@ -136,7 +136,7 @@ impl Registry {
             })
         };
         let client = self.client.get_or_try_init(create).await;
-        client.map_err(|source| RegistryError::Connection { host: "registries".to_owned(), source })
+        client.map_err(|source| ImageRegistryError::Connection { host: "registries".to_owned(), source })
     }
 
     /// Asks for an image's manifest, for this machine's processor. Returns where it was found, too: the first origin
@@ -212,7 +212,7 @@ impl Registry {
         path: &str,
         digest: Option<&str>,
         is_last: bool,
-    ) -> Result<(Vec<u8>, String), RegistryError> {
+    ) -> Result<(Vec<u8>, String), ImageRegistryError> {
         let mut backoff = Backoff::new(is_last);
         let url = format!("{}/{path}", origin.base);
         loop {
@@ -233,7 +233,7 @@ impl Registry {
         origin: &Origin,
         url: &str,
         digest: Option<&str>,
-    ) -> Result<(Vec<u8>, String), RegistryError> {
+    ) -> Result<(Vec<u8>, String), ImageRegistryError> {
         let response = self.send(origin, url, DOCUMENTS, 0).await?;
         let host = host_of(response.url());
         // A registry names the hash of what a tag stands for.
@@ -245,7 +245,7 @@ impl Registry {
             match sha256(expected) {
                 Some(expected) if expected == hash => {}
                 None if digest != Some(expected) => {}
-                _ => return Err(RegistryError::Corrupt { host, what: expected.to_owned() }),
+                _ => return Err(ImageRegistryError::Corrupt { host, what: expected.to_owned() }),
             }
         }
         Ok((bytes, format!("sha256:{hash}")))
@@ -278,7 +278,7 @@ impl Registry {
                 Ok(()) => {
                     download.restart().await.map_err(write_error)?;
                     let what = format!("the layer {}", layer.digest);
-                    Failure::Registry(RegistryError::Corrupt { host: origin.base.clone(), what })
+                    Failure::Registry(ImageRegistryError::Corrupt { host: origin.base.clone(), what })
                 }
                 Err(error) => error,
             };
@@ -293,7 +293,7 @@ impl Registry {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None if others.is_empty() => {
                     return Err(match error {
-                        RegistryError::Corrupt { what, .. } => {
+                        ImageRegistryError::Corrupt { what, .. } => {
                             invalid(format!("{what} does not have that hash"))
                         }
                         error => refused(reference, error),
@@ -335,14 +335,14 @@ impl Registry {
             let bytes = match chunk.map_err(|_| self.stalled(&url))? {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) if download.is_complete() => return Ok(()),
-                Ok(None) => return Err(RegistryError::Truncated { host }.into()),
-                Err(source) => return Err(RegistryError::Connection { host, source }.into()),
+                Ok(None) => return Err(ImageRegistryError::Truncated { host }.into()),
+                Err(source) => return Err(ImageRegistryError::Connection { host, source }.into()),
             };
             arrived += bytes.len() as u64;
             if !download.add(&bytes).await.map_err(Failure::Store)? {
                 let what = format!("the layer {}", layer.digest);
                 download.restart().await.map_err(Failure::Store)?;
-                return Err(RegistryError::Corrupt { host, what }.into());
+                return Err(ImageRegistryError::Corrupt { host, what }.into());
             }
             if since.elapsed() >= patience && !download.is_complete() {
                 if arrived < LEAST {
@@ -360,7 +360,7 @@ impl Registry {
         url: &str,
         accept: &str,
         from: u64,
-    ) -> Result<Response, RegistryError> {
+    ) -> Result<Response, ImageRegistryError> {
         let client = self.client().await?;
         let mut was_rejected = false;
         loop {
@@ -372,7 +372,8 @@ impl Registry {
                 request = known.add_to(request);
             }
             let sent = request.send().await;
-            let response = sent.map_err(|source| RegistryError::Connection { host: host_in(url), source })?;
+            let response =
+                sent.map_err(|source| ImageRegistryError::Connection { host: host_in(url), source })?;
             // Only the registry itself may ask for the login, not a server that it redirects to. A token is valid for
             // some minutes, and then rejected once.
             let is_asked = response.status() == StatusCode::UNAUTHORIZED
@@ -400,24 +401,24 @@ impl Registry {
         known.get(&origin.base).cloned()
     }
 
-    fn stalled(&self, url: &str) -> RegistryError {
-        RegistryError::Stalled { host: host_in(url), time: self.options.patience }
+    fn stalled(&self, url: &str) -> ImageRegistryError {
+        ImageRegistryError::Stalled { host: host_in(url), time: self.options.patience }
     }
 }
 
 /// Why a layer was not downloaded.
 enum Failure {
-    Registry(RegistryError),
+    Registry(ImageRegistryError),
     Store(std::io::Error),
 }
 
-impl From<RegistryError> for Failure {
-    fn from(error: RegistryError) -> Self {
+impl From<ImageRegistryError> for Failure {
+    fn from(error: ImageRegistryError) -> Self {
         Self::Registry(error)
     }
 }
 
-fn refused(reference: &Reference, source: RegistryError) -> PullError {
+fn refused(reference: &Reference, source: ImageRegistryError) -> PullError {
     PullError::Registry { reference: reference.whole(), source: Box::new(source) }
 }
 
