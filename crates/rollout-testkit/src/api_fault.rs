@@ -17,6 +17,8 @@ pub struct ApiFault {
 pub enum ApiTrouble {
     /// The request is rejected with this status, and with `Retry-After` in seconds if given.
     Status(u16, Option<u32>),
+    /// The request is handled, and answered with this status all the same: a proxy whose time was over before the answer.
+    StatusAfter(u16),
     /// The connection is closed before the request is handled.
     LoseRequest,
     /// The request is handled, and the connection is closed before the answer.

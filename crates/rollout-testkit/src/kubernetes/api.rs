@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{
-    delete::DeleteOptions, query::Query, refusal::Refusal, resource::Resource, selector::Selector,
-    state::ClusterState, store::Key,
+    delete::DeleteOptions, pod_status::set_condition, query::Query, refusal::Refusal, resource::Resource,
+    selector::Selector, state::ClusterState, store::Key,
 };
 
 /// A request about objects.
@@ -110,7 +110,12 @@ pub(super) fn handle(cluster: &Arc<ClusterState>, asked: &ApiRequest) -> Result<
         }
         ("create", Some("eviction")) => {
             let options = DeleteOptions::new(&asked.query, &asked.body["deleteOptions"]);
-            cluster.lock().delete(&key, &options)?;
+            let mut state = cluster.lock();
+            let mut pod = Value::clone(state.store.get(&key).ok_or_else(not_found)?);
+            let message = "Eviction API: evicting";
+            set_condition(&mut pod, "DisruptionTarget", true, Some(("EvictionByEvictionAPI", message)));
+            state.store.put(key.clone(), pod);
+            state.delete(&key, &options)?;
             Ok(Reply::Json(
                 201,
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),

@@ -84,11 +84,8 @@ pub(super) async fn connect(
         let started = piped::start(&sandbox, argv, settings, query.flag("stdin")).await;
         Target::Exec(Box::new(started.map_err(|(_, message)| Refusal::new(500, "InternalError", message))?))
     };
-    let session = Session {
-        stdin: query.flag("stdin"),
-        version5,
-        budget: (part == "attach").then(|| pod.next_cut()).flatten().map(AtomicU64::new),
-    };
+    let session =
+        Session { stdin: query.flag("stdin"), version5, budget: pod.next_cut().map(AtomicU64::new) };
     let mut response = empty(101);
     let headers = response.headers_mut();
     headers.insert("upgrade", HeaderValue::from_static("websocket"));

@@ -21,8 +21,8 @@ pub enum PodFault {
     NodeLost(Duration),
     /// The node ignores deletions with a grace period: the pod stays `Terminating`.
     IgnoredDeletion,
-    /// Each attach stream is cut after this many bytes in both directions, without a closing handshake.
-    CutAttach {
+    /// Each stream of attach or exec is cut after this many bytes in both directions, without a closing handshake.
+    CutStreams {
         /// The number of bytes.
         after: u64,
         /// The number of streams that are cut.

@@ -25,6 +25,9 @@ use super::{
 };
 use crate::piped;
 
+/// How long each state of a failed pull is shown.
+const BACK_OFF: Duration = Duration::from_secs(3);
+
 /// The directory of the volumes inside a sandbox.
 const VOLUMES: &str = "/var/local/volumes";
 
@@ -85,10 +88,10 @@ impl Pod {
         self.containers.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The number of bytes after which the next attach stream is cut.
+    /// The number of bytes after which the next stream is cut.
     pub(super) fn next_cut(&self) -> Option<u64> {
         let cut = |fault: &PodFault| match fault {
-            PodFault::CutAttach { after, times } => Some((*after, *times)),
+            PodFault::CutStreams { after, times } => Some((*after, *times)),
             _ => None,
         };
         let (after, times) = self.faults.iter().find_map(cut)?;
@@ -347,6 +350,8 @@ async fn fail_to_pull(cluster: &ClusterState, pod: &Pod, object: &Value, image: 
             set_state(object, name, json!({"waiting": {"reason": reason, "message": message}}));
         });
         cluster.event(pod, "Warning", if reason == "ErrImagePull" { "Failed" } else { "BackOff" }, &message);
+        // The error is shown for a while before the kubelet backs off.
+        sleep(BACK_OFF).await;
     }
     std::future::pending().await
 }

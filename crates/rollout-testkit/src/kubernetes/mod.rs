@@ -1,7 +1,7 @@
 //! A Kubernetes API server on loopback whose pods run in native sandboxes.
 //!
 //! It implements the part of the protocol that a pod per trial needs: objects with versions, lists, watches, deletion
-//! with grace periods, garbage collection by owner, quotas, events, and attach and exec over WebSockets. At the same
+//! with grace periods, garbage collection by owner, deadlines of Jobs, quotas, events, and attach and exec over WebSockets. At the same
 //! address is an image registry. All images are the host's programs with the files that were pushed or added, and all
 //! containers of a pod share one root file system and one process namespace. Pods are never restarted.
 
@@ -9,6 +9,7 @@ mod api;
 mod attach;
 mod calls;
 mod container;
+mod deadline;
 mod delete;
 mod faults;
 mod kubelet;
@@ -177,6 +178,23 @@ impl KubernetesServer {
             "spec": {"hard": {"pods": pods.to_string()}},
         });
         self.cluster.lock().put_new(Key::new("resourcequotas", namespace, "pods"), quota);
+    }
+
+    /// Deletes an object as another client does. Returns whether there is such an object.
+    pub fn delete(&self, plural: &'static str, namespace: &str, name: &str) -> bool {
+        let options = delete::DeleteOptions::default();
+        self.cluster.lock().delete(&Key::new(plural, namespace, name), &options).is_ok()
+    }
+
+    /// Moves the deadlines of all Jobs to their first second, as if they had passed.
+    pub fn pass_deadlines(&self) {
+        let mut state = self.cluster.lock();
+        let jobs: Vec<_> =
+            state.store.entries("jobs", None).map(|(key, job)| (key.clone(), Value::clone(job))).collect();
+        for (key, mut job) in jobs {
+            job["spec"]["activeDeadlineSeconds"] = 1.into();
+            state.store.put(key, job);
+        }
     }
 
     /// Evicts a pod, as a node without free disk space does. Returns whether there is such a pod.

@@ -23,7 +23,7 @@ const fn resource(
     Resource { group, plural, kind, namespaced, short }
 }
 
-static RESOURCES: [Resource; 10] = [
+static RESOURCES: [Resource; 11] = [
     resource("", "pods", "Pod", "po", true),
     resource("", "configmaps", "ConfigMap", "cm", true),
     resource("", "secrets", "Secret", "", true),
@@ -32,6 +32,7 @@ static RESOURCES: [Resource; 10] = [
     resource("", "serviceaccounts", "ServiceAccount", "sa", true),
     resource("", "namespaces", "Namespace", "ns", false),
     resource("", "nodes", "Node", "no", false),
+    resource("batch", "jobs", "Job", "", true),
     resource("networking.k8s.io", "networkpolicies", "NetworkPolicy", "netpol", true),
     resource("coordination.k8s.io", "leases", "Lease", "", true),
 ];

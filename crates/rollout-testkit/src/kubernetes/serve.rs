@@ -118,6 +118,11 @@ async fn answer(mut request: Request<Incoming>, cluster: &Arc<ClusterState>) -> 
     };
     match trouble {
         Some(ApiTrouble::Status(code, after)) => return Ok(refuse(&Refusal::injected(code, after))),
+        Some(ApiTrouble::StatusAfter(code)) => {
+            // The client sees only the status of the proxy.
+            let _ = api::handle(cluster, &asked);
+            return Ok(refuse(&Refusal::injected(code, None)));
+        }
         Some(ApiTrouble::LoseRequest) => return Err(CutHere),
         Some(ApiTrouble::Ignore) => {
             let success = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::{
     calls::ApiCalls,
+    deadline,
     faults::PodFault,
     kubelet::{self, Order, Pod},
     pod_status::initial_status,
@@ -199,6 +200,9 @@ impl ClusterState {
             let pod = Arc::new(Pod::new(key.clone(), uid.clone(), faults));
             state.pods.insert(uid, Arc::clone(&pod));
             tokio::spawn(kubelet::run(Arc::clone(self), pod, Arc::clone(&created)));
+        }
+        if resource.plural == "jobs" {
+            tokio::spawn(deadline::follow(Arc::clone(self), key.clone(), Arc::clone(&created)));
         }
         state.collect_orphan(&key, &created);
         Ok(created)

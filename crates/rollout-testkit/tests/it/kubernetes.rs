@@ -277,10 +277,65 @@ async fn faults_of_pods_are_reported_as_a_cluster_reports_them() {
 }
 
 #[tokio::test]
+async fn an_eviction_by_a_request_is_reported_before_the_pod_is_deleted() {
+    let server = server();
+    let api = Api::new(&server);
+    server.pod_fault("evicted", PodFault::IgnoredDeletion);
+    api.create("pods", &pod("evicted", "sleep 600")).await.unwrap();
+    api.expect("evicted", "/status/phase", "Running").await;
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "evicted"}});
+    assert_eq!(api.create("pods/evicted/eviction", &eviction).await.unwrap().0, StatusCode::CREATED);
+    let (_, pod) = api.get("pods/evicted").await;
+    assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod:#}");
+    let conditions = pod["status"]["conditions"].as_array().unwrap();
+    let disrupted = conditions.iter().find(|condition| condition["type"] == "DisruptionTarget").unwrap();
+    assert_eq!(disrupted["reason"], "EvictionByEvictionAPI");
+}
+
+#[tokio::test]
+async fn a_job_is_deleted_with_what_it_owns_when_its_deadline_has_passed() {
+    let server = server();
+    let url = format!("{}/apis/batch/v1/namespaces/default/jobs", server.url());
+    let client = Client::new();
+    let job = |name: &str, spec: Value| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec});
+    let (short, long) = (json!({"activeDeadlineSeconds": 1}), json!({"activeDeadlineSeconds": 600}));
+    let mut temporary = short.clone();
+    temporary["ttlSecondsAfterFinished"] = 0.into();
+    for (name, spec) in [("stays", short), ("lives", long), ("goes", temporary)] {
+        client.post(&url).json(&job(name, spec)).send().await.unwrap();
+    }
+    let owner = server.objects("jobs").into_iter().find(|job| job["metadata"]["name"] == "goes").unwrap();
+    let uid = &owner["metadata"]["uid"];
+    let reference = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "goes", "uid": uid});
+    let map = json!({"metadata": {"name": "owned", "ownerReferences": [reference]}});
+    Api::new(&server).create("configmaps", &map).await.unwrap();
+    until("the job and what it owns are deleted", || {
+        server.objects("jobs").len() == 2 && server.objects("configmaps").is_empty()
+    });
+    let failed = |name: &str| {
+        let jobs = server.objects("jobs");
+        let job = jobs.iter().find(|job| job["metadata"]["name"] == name);
+        job.is_some_and(|job| job["status"]["conditions"][0]["type"] == "Failed")
+    };
+    until("the other job has failed", || failed("stays"));
+    assert!(!failed("lives"));
+}
+
+#[tokio::test]
+async fn a_request_can_be_handled_although_it_seems_to_fail() {
+    let server = server();
+    let api = Api::new(&server);
+    server.fault(ApiFault::once("create configmaps", ApiTrouble::StatusAfter(504)));
+    let map = json!({"metadata": {"name": "one"}});
+    assert_eq!(api.create("configmaps", &map).await.unwrap().0, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(api.get("configmaps/one").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn an_attach_stream_carries_all_bytes_until_it_is_cut() {
     let server = server();
     let api = Api::new(&server);
-    server.pod_fault("echo", PodFault::CutAttach { after: 100_000, times: 1 });
+    server.pod_fault("echo", PodFault::CutStreams { after: 100_000, times: 1 });
     api.create("pods", &pod("echo", "exec cat")).await.unwrap();
     api.expect("echo", "/status/phase", "Running").await;
     // Half of the bytes go in, and half come out.
