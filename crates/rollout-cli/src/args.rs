@@ -3,6 +3,8 @@
 mod agents;
 mod check;
 mod clean;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod compare;
 mod datasets;
 mod eval;
@@ -30,7 +32,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use agents::{Agents, AgentsCommand};
 pub(crate) use check::Check;
-pub(crate) use clean::Clean;
+pub(crate) use clean::{Clean, Doctor};
 pub(crate) use compare::Compare;
 pub(crate) use datasets::{Datasets, DatasetsCommand};
 pub(crate) use eval::{Ask, Eval};
@@ -175,7 +177,7 @@ pub(crate) enum Command {
     /// Print the JSON Schema of a file, for editors
     Schema(Schema),
     /// Check what this machine can run, and suggest fixes
-    Doctor,
+    Doctor(Doctor),
     /// Remove containers and files left by earlier runs
     Clean(Clean),
     /// Print a completion script for a shell

@@ -65,7 +65,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Attach(args) => on_runtime(command::shell::attach(&args)),
         Command::Init(args) => command::init::run(&args),
         Command::Schema(args) => command::schema::run(&args),
-        Command::Doctor => on_runtime(command::doctor::run()),
+        Command::Doctor(args) => on_runtime(command::doctor::run(args)),
         Command::Clean(args) => command::clean::run(&args),
         Command::Completions(args) => command::completions(&args),
     }

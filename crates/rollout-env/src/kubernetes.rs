@@ -8,6 +8,7 @@ mod access;
 mod clerk;
 mod dial;
 mod environment;
+mod expiry;
 mod images;
 mod names;
 mod network;
@@ -16,6 +17,7 @@ mod pod;
 mod registry;
 mod settings;
 mod state;
+mod sweep;
 mod terminal;
 mod watcher;
 
@@ -25,23 +27,24 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::{Mutex, watch},
     time::Instant,
 };
 
 pub use access::ClusterError;
-pub use owner::{ClusterPod, ClusterPodState};
+pub use settings::ClusterChoice;
 pub(super) use settings::Settings;
+pub use sweep::{ClusterPod, ClusterPodState};
 
 use self::{
     clerk::Clerk,
     environment::{NewPod, RunningPod},
     images::ClusterImages,
-    owner::Sweep,
     pod::PodPlan,
     settings::PodNetwork,
+    sweep::Sweep,
 };
 use crate::{
     dockerfile::check_dockerfile,
@@ -67,10 +70,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to the cluster of the current context, to inspect it.
-    pub fn connect(access: &KubernetesAccess) -> BoxFuture<'_, Result<Self, ClusterError>> {
+    /// Connects to a cluster, to inspect it.
+    pub fn connect<'a>(
+        access: &'a KubernetesAccess,
+        choice: &'a ClusterChoice,
+    ) -> BoxFuture<'a, Result<Self, ClusterError>> {
         Box::pin(async move {
-            let settings = Settings::of_user();
+            let settings = Settings::of_user(choice).map_err(ClusterError::Config)?;
             Self::open(&settings, access, false).await
         })
     }
@@ -82,9 +88,12 @@ impl Cluster {
         let run = names::random();
         let address = config.cluster_url.to_string();
         let clerk = match works {
-            true => Some(Clerk::start(config, namespace.clone(), run.clone()).map_err(|error| {
-                ClusterError::Config(format!("cannot start a thread for the cluster: {error}"))
-            })?),
+            true => {
+                let started = Clerk::start(config, namespace.clone(), run.clone(), settings.grace);
+                Some(started.map_err(|error| {
+                    ClusterError::Config(format!("cannot start a thread for the cluster: {error}"))
+                })?)
+            }
             false => None,
         };
         Ok(Self { client, namespace, address, version, run, clerk })
@@ -143,8 +152,8 @@ pub(super) struct Kubernetes {
     settings: Settings,
     images: ClusterImages,
     prepared: Preparations,
-    /// The policy of pods without a network.
-    policy: OnceCell<()>,
+    /// The owner of the policy of pods without a network, if there is one.
+    policy: Mutex<Option<Value>>,
 }
 
 impl Kubernetes {
@@ -163,7 +172,7 @@ impl Kubernetes {
             images: ClusterImages::new(&settings, place).await,
             settings,
             prepared: Preparations::default(),
-            policy: OnceCell::new(),
+            policy: Mutex::default(),
         })
     }
 
@@ -266,7 +275,11 @@ impl Provider for Kubernetes {
         };
         // The network of a pod can also be taken away later.
         if !plan.has_network() || self.settings.network_policy {
-            self.policy.get_or_try_init(|| network::create_policy(&self.cluster, owner)).await?;
+            let mut policy = self.policy.lock().await;
+            if policy.as_ref() != Some(&owner) {
+                network::isolate_run(&self.cluster, owner.clone()).await?;
+                *policy = Some(owner);
+            }
         }
         let pod = plan.pod().map_err(EnvironmentError::Refused)?;
         let workdir = spec.workdir.map_or_else(|| facts.workdir.clone(), str::to_owned);

@@ -1,7 +1,10 @@
-//! Arguments of `clean`.
+//! Arguments of `clean` and `doctor`.
 
 use clap::Args;
 use rollout::config::Bytes;
+
+#[cfg(feature = "kubernetes")]
+use super::cluster::ClusterArgs;
 
 /// Arguments of `clean`.
 #[derive(Debug, Args)]
@@ -32,4 +35,16 @@ pub(crate) struct Clean {
     /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
+
+    #[cfg(feature = "kubernetes")]
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[cfg(feature = "kubernetes")]
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }

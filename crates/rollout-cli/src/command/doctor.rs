@@ -9,6 +9,7 @@ use rollout_sandbox::{
 };
 
 use crate::{
+    args::Doctor,
     disk::{MAKE_ROOM, room_at},
     engine::{self, Found},
     exit::{Exit, Failure},
@@ -38,7 +39,11 @@ enum Standing {
 }
 
 /// Runs all checks, and prints the results.
-pub(crate) async fn run() -> Result<Exit, Failure> {
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    expect(unused_variables, reason = "all arguments are for kubernetes")
+)]
+pub(crate) async fn run(args: Doctor) -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
     let probed = probe(&state_dir).await;
     let found = engine::find().await;
@@ -46,7 +51,7 @@ pub(crate) async fn run() -> Result<Exit, Failure> {
     findings.extend(probed.as_ref().ok().map(limits));
     findings.push(docker(&found));
     #[cfg(feature = "kubernetes")]
-    findings.extend(kubernetes().await);
+    findings.extend(kubernetes(&args.cluster.choice()).await);
     findings.extend([jobs(probed.is_ok(), &found), disk(&state_dir), git().await]);
     super::print(&render(&findings))?;
     let something = probed.is_ok() || matches!(found, Found::Engine(_));
@@ -191,13 +196,13 @@ fn docker(found: &Found) -> Finding {
     }
 }
 
-/// Reports the Kubernetes cluster of the current context, if there is a kubeconfig file.
+/// Reports the Kubernetes cluster, if there is a kubeconfig file or the user has chosen a cluster.
 #[cfg(feature = "kubernetes")]
-async fn kubernetes() -> Option<Finding> {
-    use rollout::environment::kubernetes::Cluster;
+async fn kubernetes(choice: &rollout::environment::kubernetes::ClusterChoice) -> Option<Finding> {
+    use rollout::environment::kubernetes::{Cluster, ClusterChoice};
     let access = engine::clusters();
     let finding = |standing, text: String, notes| Finding { name: "kubernetes", standing, text, notes };
-    match Cluster::connect(&access).await {
+    match Cluster::connect(&access, choice).await {
         Ok(cluster) => {
             let text = format!(
                 "works: {} at {}, namespace {}",
@@ -207,7 +212,7 @@ async fn kubernetes() -> Option<Finding> {
             );
             Some(finding(Standing::Good, text, Vec::new()))
         }
-        Err(error) if error.is_absence() => None,
+        Err(error) if error.is_absence() && *choice == ClusterChoice::default() => None,
         Err(error) => Some(finding(
             Standing::Partly,
             error.to_string(),

@@ -1,6 +1,6 @@
 //! Kubernetes jobs against the API server of the testkit: the calls that they make, and what they leave.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
+use std::time::Duration;
 
 use rollout_testkit::{
     ApiFault, ApiTrouble, Gate, KubernetesServer, PodFault, TestJob, TestTask, long_enough, until,
@@ -24,7 +24,7 @@ fn task(server: &KubernetesServer) -> TestTask {
 /// Waits until the cluster has nothing of a job.
 #[track_caller]
 fn expect_nothing_left(server: &KubernetesServer) {
-    for plural in ["pods", "leases", "networkpolicies"] {
+    for plural in ["pods", "leases", "jobs", "networkpolicies"] {
         until(&format!("the {plural} are deleted"), || server.objects(plural).is_empty());
     }
 }
@@ -40,12 +40,14 @@ fn a_trial_makes_few_calls_and_nothing_is_left() {
     for call in ["create pods", "delete pods"] {
         assert_eq!(calls.of(call), TRIALS, "{call}:\n{calls}");
     }
-    for call in ["watch pods", "create leases", "delete leases"] {
+    for call in ["watch pods", "create jobs", "create leases", "delete leases", "delete jobs"] {
         assert_eq!(calls.of(call), 1, "{call}:\n{calls}");
     }
     // A guest that has only just started may not accept its first connection.
     assert!(calls.of("connect pods/exec") <= 2 * TRIALS, "{calls}");
-    assert!(calls.total() - calls.of("connect pods/exec") <= 2 * TRIALS + 10, "{calls}");
+    // The events of a pod that starts slowly, on a busy machine, show whether it waits for an image.
+    let variable = calls.of("connect pods/exec") + calls.of("list events");
+    assert!(calls.total() - variable <= 2 * TRIALS + 10, "{calls}");
     expect_nothing_left(&server);
 }
 
@@ -186,21 +188,4 @@ fn an_image_that_the_registry_has_needs_no_engine() {
     server.add_image(repository, tag, &json!({}));
     job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
     expect_nothing_left(&server);
-}
-
-#[test]
-fn the_job_in_a_cluster_ends_when_trials_failed_and_is_repeated_when_it_was_cut_off() {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/job.yaml");
-    let manifest = fs::read_to_string(manifest).expect("read the manifest");
-    let (_, script) = manifest.split_once("- |\n").expect("the manifest has a script");
-    let script: Vec<&str> = script.lines().take_while(|line| line.starts_with("              ")).collect();
-    let dir = tempfile::tempdir().expect("make a directory");
-    let program = dir.path().join("rollout");
-    for (status, expected) in [(0, 0), (1, 0), (2, 2), (130, 130)] {
-        fs::write(&program, format!("#!/bin/sh\n[ $1 = run ] || exit 9\nexit {status}\n")).expect("write it");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("make it executable");
-        let path = format!("{}:/usr/bin:/bin", dir.path().display());
-        let ended = Command::new("sh").args(["-c", &script.join("\n")]).env("PATH", path).status();
-        assert_eq!(ended.expect("run the script").code(), Some(expected), "status {status}");
-    }
 }

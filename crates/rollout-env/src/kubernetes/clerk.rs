@@ -1,4 +1,4 @@
-//! Creates and deletes pods, watches all of a run with one watch, and keeps the run's object alive.
+//! Creates and deletes pods, watches all of a run with one watch, and keeps the run's objects alive.
 //!
 //! All of this happens on a thread of its own, so that a cancelled job leaves no pod behind.
 
@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     access::{code, is_away, words},
+    names,
     owner::RunOwner,
     state::PodView,
     watcher::Watcher,
@@ -50,21 +51,22 @@ struct Desk {
 pub(super) struct Clerk(WorkThread<Desk>);
 
 impl Clerk {
-    /// Starts the thread, for a run in a namespace.
-    pub(super) fn start(config: Config, namespace: String, run: String) -> io::Result<Self> {
+    /// Starts the thread, for a run in a namespace whose trials may continue without a connection for `grace`.
+    pub(super) fn start(config: Config, namespace: String, run: String, grace: Duration) -> io::Result<Self> {
         let desk = move || {
             let client = Client::try_from(config).map_err(io::Error::other)?;
+            let owner = RunOwner::new(&client, &namespace, &run, grace);
             Ok(Desk {
                 pods: Api::namespaced(client.clone(), &namespace),
-                owner: RunOwner::new(&client, &namespace, &run),
-                watcher: Watcher::new(&client, &namespace, &run),
+                watcher: Watcher::new(&client, &namespace, &run, owner.suspicion()),
+                owner,
             })
         };
         let end = |desk: Arc<Desk>| async move { desk.owner.end().await }.boxed();
         WorkThread::start("kubernetes-clerk", desk, end).map(Self)
     }
 
-    /// The object of the run, which owns its pods. It is created at the first call.
+    /// The object of the run that owns its pods.
     pub(super) async fn owner(&self) -> Result<Value, EnvironmentError> {
         self.0.ask(|desk| async move { desk.owner.reference().await }.boxed()).await?
     }
@@ -115,6 +117,8 @@ impl OwnedPod {
     /// Keeps the pod.
     pub(super) fn release(mut self) {
         self.armed = false;
+        let name = std::mem::take(&mut self.name);
+        self.handle.send(move |desk| async move { desk.watcher.forget(&name) }.boxed());
     }
 }
 
@@ -143,7 +147,8 @@ impl Desk {
     }
 }
 
-/// Creates a pod. An attempt without an answer may have created it, so further attempts accept that it exists.
+/// Creates a pod. An attempt that seemed to fail may have created it, also one that the client repeated by itself, so a
+/// pod of this run with its name is accepted.
 async fn create(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -151,16 +156,17 @@ async fn create(
     waits: &watch::Sender<String>,
 ) -> Result<(), EnvironmentError> {
     let mut wait = FIRST_WAIT;
-    let mut is_ambiguous = false;
     loop {
         let created = timeout(CALL_TIMEOUT, pods.create(&PostParams::default(), pod)).await;
-        let error = match created {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if is_ambiguous && is_existing(&error) => return Ok(()),
-            Ok(Err(error)) => error,
-            Err(_) => kube::Error::Service("no answer in time".into()),
+        let error = match created.unwrap_or_else(|_| Err(no_answer())) {
+            Ok(_) => return Ok(()),
+            Err(error) if is_existing(&error) => match find(pods, pod).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => error,
+                Err(error) => error,
+            },
+            Err(error) => error,
         };
-        is_ambiguous |= is_away(&error);
         let failure = refusal(&error);
         let is_temporary = matches!(failure, EnvironmentError::Start(_) | EnvironmentError::Resources(_));
         if !is_temporary || Instant::now() + wait >= until {
@@ -171,6 +177,18 @@ async fn create(
         sleep(wait).await;
         wait = (wait * 2).min(LAST_WAIT);
     }
+}
+
+/// Whether a pod exists that an earlier attempt of this run has created.
+async fn find(pods: &Api<Pod>, pod: &Pod) -> Result<bool, kube::Error> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let found = timeout(CALL_TIMEOUT, pods.get_opt(name)).await.unwrap_or_else(|_| Err(no_answer()))?;
+    let run = |pod: &Pod| pod.metadata.labels.as_ref()?.get(names::RUN).cloned();
+    Ok(found.is_some_and(|found| run(&found) == run(pod)))
+}
+
+fn no_answer() -> kube::Error {
+    kube::Error::Service("no answer in time".into())
 }
 
 fn is_existing(error: &kube::Error) -> bool {
@@ -200,7 +218,7 @@ pub(super) async fn delete(pods: &Api<Pod>, name: &str) -> Result<(), kube::Erro
     let params = DeleteParams { grace_period_seconds: Some(1), ..DeleteParams::default() };
     loop {
         let deleted = timeout(CALL_TIMEOUT, pods.delete(name, &params)).await;
-        match deleted.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into()))) {
+        match deleted.unwrap_or_else(|_| Err(no_answer())) {
             Ok(_) => return Ok(()),
             Err(error) if code(&error) == Some(404) => return Ok(()),
             Err(error) if is_away(&error) && Instant::now() < end => sleep(wait).await,

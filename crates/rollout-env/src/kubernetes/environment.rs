@@ -3,23 +3,26 @@
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{
+    api::{batch::v1::Job, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
     Cluster,
     access::{code, words},
-    clerk::OwnedPod,
+    clerk::{CALL_TIMEOUT, OwnedPod},
     dial::PodDial,
-    names, network,
+    expiry, names, network,
     settings::{Prices, Requests},
     state::{PodView, Start},
     terminal,
@@ -33,8 +36,8 @@ use crate::{
 /// A node reports the end of a container some time after its streams closed.
 const END_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The interval of the polls meanwhile.
-const POLL: Duration = Duration::from_millis(500);
+/// The Job of a preserved pod outlives it by this time.
+const KEPT_MARGIN: Duration = Duration::from_secs(60);
 
 /// How long a pod's state may stay the same before its events are read.
 const PULL_PATIENCE: Duration = Duration::from_secs(5);
@@ -61,6 +64,8 @@ pub(super) struct RunningPod {
     pod: Option<OwnedPod>,
     cluster: Arc<Cluster>,
     new: NewPod,
+    /// Its state. `None` in a reopened pod.
+    view: Option<watch::Receiver<PodView>>,
     /// When a node got the pod.
     since: Instant,
 }
@@ -121,7 +126,7 @@ impl RunningPod {
                 return Err(with_events(&cluster, &new.name, error).await);
             }
         };
-        let place = Self { pod: Some(pod), cluster, new, since };
+        let place = Self { pod: Some(pod), cluster, new, view: Some(view), since };
         Ok(GuestEnvironment::new(place, guest, session))
     }
 
@@ -153,33 +158,33 @@ impl RunningPod {
             requests: Requests::default(),
             grace: Duration::ZERO,
         };
-        Ok(GuestEnvironment::reopened(Self { pod: None, cluster, new, since: Instant::now() }))
+        Ok(GuestEnvironment::reopened(Self { pod: None, cluster, new, view: None, since: Instant::now() }))
     }
 }
 
 /// Why a pod does not run; `None` if it runs, as far as the cluster knows.
-async fn why_ended(cluster: &Cluster, name: &str) -> Option<EnvironmentError> {
-    let patience = Instant::now() + END_PATIENCE;
-    loop {
-        let view = match cluster.pods().get(name).await {
-            Ok(pod) => PodView::Seen(Box::new(pod)),
-            Err(error) if code(&error) == Some(404) => PodView::Removed(None),
-            Err(error) if Instant::now() > patience => {
-                return Some(EnvironmentError::Lost(format!(
-                    "the cluster does not answer: {}",
-                    words(&error)
-                )));
-            }
-            Err(_) => PodView::Unseen,
+async fn why_ended(
+    cluster: &Cluster,
+    name: &str,
+    mut view: watch::Receiver<PodView>,
+) -> Option<EnvironmentError> {
+    let watched = timeout(END_PATIENCE, view.wait_for(|view| view.end().is_some())).await;
+    let mut end = watched.ok().and_then(|view| view.ok()?.end());
+    if end.is_none() {
+        // The watch may be broken.
+        let now = match timeout(CALL_TIMEOUT, cluster.pods().get_opt(name)).await {
+            Ok(Ok(Some(pod))) => PodView::Seen(Box::new(pod)),
+            Ok(Ok(None)) => PodView::Removed(None),
+            Ok(Err(error)) => return Some(no_answer(&words(&error))),
+            Err(_) => return Some(no_answer("no answer in time")),
         };
-        if let Some(end) = view.end() {
-            return Some(with_events(cluster, name, end).await);
-        }
-        if Instant::now() > patience {
-            return None;
-        }
-        sleep(POLL).await;
+        end = now.end();
     }
+    Some(with_events(cluster, name, end?).await)
+}
+
+fn no_answer(why: &str) -> EnvironmentError {
+    EnvironmentError::Lost(format!("the cluster does not answer: {why}"))
 }
 
 /// Reports what a pod waits for, if that has changed.
@@ -281,7 +286,7 @@ impl GuestPlace for RunningPod {
     }
 
     async fn why_ended(&self) -> Option<EnvironmentError> {
-        why_ended(&self.cluster, &self.new.name).await
+        why_ended(&self.cluster, &self.new.name, self.view.clone()?).await
     }
 
     async fn set_network(&self, connected: bool) -> Result<(), EnvironmentError> {
@@ -311,18 +316,56 @@ impl GuestPlace for RunningPod {
     }
 
     async fn keep(self) -> Result<String, EnvironmentError> {
-        let Self { pod, cluster, new, .. } = self;
-        let patch = json!({"metadata": {
-            "labels": {(names::KEPT): "true", (names::RUN): null},
-            "ownerReferences": null,
-        }});
+        let Self { pod, cluster, new, since, .. } = self;
+        let name = &new.name;
+        let failed = |why: String| EnvironmentError::Teardown(format!("cannot keep the pod {name}: {why}"));
         let pods: Api<Pod> = cluster.pods();
-        pods.patch(&new.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| {
-            EnvironmentError::Teardown(format!("cannot keep the pod {}: {}", new.name, words(&error)))
-        })?;
+        let found = pods.get(name).await.map_err(|error| failed(words(&error)))?;
+        let owner = expiry::owner("v1", "Pod", &found.metadata);
+        let label = |key: &str| found.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+        if label(names::NETWORK).is_some_and(|network| network == "none") {
+            // Before the policy of the run lets it go.
+            let isolated = network::isolate_kept(&cluster, name, json!(owner)).await;
+            isolated.map_err(|error| failed(error.to_string()))?;
+        }
+        let lifetime = found.spec.and_then(|spec| spec.active_deadline_seconds).unwrap_or_default();
+        let rest = Duration::from_secs(lifetime.unsigned_abs()).saturating_sub(since.elapsed()) + KEPT_MARGIN;
+        let job = expire(&cluster, name, owner, rest).await;
+        let patch = json!({"metadata": {
+            "labels": {(names::KEPT): "true", (names::POD): name, (names::RUN): null},
+            "ownerReferences": job.map(|job| vec![job]),
+        }});
+        pods.patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(|error| failed(words(&error)))?;
         if let Some(pod) = pod {
             pod.release();
         }
         Ok(new.name)
+    }
+}
+
+/// Creates a Job that owns a preserved pod and deletes itself. It is also owned by the pod, so it is deleted with it.
+/// Without permission for Jobs, the pod stays until the user removes it.
+async fn expire(
+    cluster: &Cluster,
+    pod: &str,
+    owner: OwnerReference,
+    after: Duration,
+) -> Option<OwnerReference> {
+    let labels = [names::MANAGED, (names::KEPT, "true")];
+    let job = expiry::job(pod, &labels, Some(owner), after).ok()?;
+    let jobs: Api<Job> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    match jobs.create(&PostParams::default(), &job).await {
+        Ok(job) => Some(expiry::owner("batch/v1", "Job", &job.metadata)),
+        Err(error) => {
+            let error = words(&error);
+            tracing::warn!(
+                pod,
+                error,
+                "a preserved pod has no job, so it stays until `rollout clean --preserved`"
+            );
+            None
+        }
     }
 }

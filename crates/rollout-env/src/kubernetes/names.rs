@@ -10,6 +10,8 @@ pub(super) const RUN: &str = "rollout/run";
 pub(super) const NETWORK: &str = "rollout/network";
 /// The label of preserved pods.
 pub(super) const KEPT: &str = "rollout/kept";
+/// The label of a preserved pod with its name, for its network policy.
+pub(super) const POD: &str = "rollout/pod";
 /// The annotation with the job of a pod. A label could not hold every name.
 pub(super) const JOB: &str = "rollout/job";
 /// The annotation with the trial of a pod.

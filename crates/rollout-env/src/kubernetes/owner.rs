@@ -1,154 +1,328 @@
-//! The object of a run, which owns its pods: a lease that is renewed while the run lives.
+//! The objects of a run, which own its pods: a lease that is renewed while the run lives, and a Job that owns the lease.
 //!
-//! When the lease is deleted, the cluster deletes the pods of the run. A run is dead if its process ran on this machine
-//! and has ended, or if its lease was not renewed for long; the next run, or `rollout clean`, deletes its lease.
+//! When the lease is deleted, the cluster deletes the pods of the run. The Job [deletes itself](super::expiry) if the
+//! run is silent for long, so nothing is left of a run that was killed. If the cluster refuses the Job, the next run, or
+//! `rollout clean`, deletes the leases of dead runs: those whose process ran on this machine and has ended, and those
+//! that were not renewed for long.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
+        batch::v1::Job,
         coordination::v1::{Lease, LeaseSpec},
-        core::v1::Pod,
     },
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 use kube::{
-    Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
-    sync::OnceCell,
+    sync::Mutex,
     task::AbortHandle,
     time::{sleep, timeout},
 };
 
 use super::{
-    access::{ClusterError, code, is_away, words},
-    clerk::{self, CALL_TIMEOUT},
-    names,
+    access::{code, is_away, words},
+    clerk::CALL_TIMEOUT,
+    expiry, names,
 };
 use crate::{
-    docker::{Maker, Owner},
+    docker::Owner,
     environment::{EnvironmentError, Origin},
 };
 
-/// How often the lease is renewed.
+/// How often the objects are renewed.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// A run whose lease is older is dead.
-const LEASE_SECONDS: i32 = 300;
+/// A run that is silent for longer is dead. The time that a trial may continue without a connection is added.
+pub(super) const SILENCE: Duration = Duration::from_secs(300);
 
-/// The attempts to create the lease.
+/// The attempts to create an object.
 const TRIES: u32 = 5;
 
-/// The run's lease.
+/// Creates the objects of a run, and keeps them.
 pub(super) struct RunOwner {
     leases: Api<Lease>,
-    name: String,
+    jobs: Api<Job>,
     run: String,
-    /// The reference for pods, and the task that renews the lease.
-    made: OnceCell<(Value, AbortHandle)>,
+    /// How long the run may be silent.
+    silence: Duration,
+    /// Set when a pod of the run was deleted by others, who may also have deleted its owner.
+    suspicion: Arc<AtomicBool>,
+    made: Mutex<Made>,
+}
+
+/// The current objects of a run.
+#[derive(Default)]
+struct Made {
+    /// How many there were.
+    number: u32,
+    current: Option<(Arc<RunObjects>, AbortHandle)>,
 }
 
 impl RunOwner {
-    pub(super) fn new(client: &Client, namespace: &str, run: &str) -> Self {
+    pub(super) fn new(client: &Client, namespace: &str, run: &str, grace: Duration) -> Self {
         Self {
             leases: Api::namespaced(client.clone(), namespace),
-            name: format!("rollout-{run}"),
+            jobs: Api::namespaced(client.clone(), namespace),
             run: run.to_owned(),
-            made: OnceCell::new(),
+            silence: SILENCE + grace,
+            suspicion: Arc::default(),
+            made: Mutex::default(),
         }
     }
 
-    /// The reference to the lease, which is created at the first call.
-    pub(super) async fn reference(&self) -> Result<Value, EnvironmentError> {
-        let made = self.made.get_or_try_init(|| async {
-            let lease = self.create().await?;
-            let reference = json!({
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "name": self.name,
-                "uid": lease.metadata.uid.unwrap_or_default(),
-            });
-            let (leases, name) = (self.leases.clone(), self.name.clone());
-            let renewal = tokio::spawn(async move { renew(&leases, &name).await });
-            Ok::<_, EnvironmentError>((reference, renewal.abort_handle()))
-        });
-        Ok(made.await?.0.clone())
+    /// Set when a pod of the run was deleted by others.
+    pub(super) fn suspicion(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.suspicion)
     }
 
-    async fn create(&self) -> Result<Lease, EnvironmentError> {
+    /// The reference to the lease, which is created at the first call, and again if it was deleted.
+    pub(super) async fn reference(&self) -> Result<Value, EnvironmentError> {
+        let mut made = self.made.lock().await;
+        if let Some((objects, renewal)) = &made.current {
+            // Pods of an owner that does not exist would be deleted at once. Renewals stop while the machine sleeps.
+            if self.suspicion.swap(false, Ordering::Relaxed) || objects.since_attempt() > 3 * RENEWAL {
+                objects.renew().await;
+            }
+            if !objects.are_gone() {
+                return Ok(objects.reference.clone());
+            }
+            tracing::warn!(
+                lease = objects.name,
+                "the objects of the run were deleted; they are created again"
+            );
+            renewal.abort();
+            if let Err(error) = remove(&objects.jobs, &objects.name).await {
+                // It deletes itself.
+                tracing::debug!(job = objects.name, error = words(&error), "a job was not deleted");
+            }
+            made.current = None;
+        }
+        made.number += 1;
+        // What is left of earlier objects may still be deleted.
+        let name = match made.number {
+            1 => format!("rollout-{}", self.run),
+            number => format!("rollout-{}-{number}", self.run),
+        };
+        let objects = Arc::new(self.create(name).await?);
+        let reference = objects.reference.clone();
+        let renewed = Arc::clone(&objects);
+        let renewal = tokio::spawn(async move {
+            while !renewed.are_gone() {
+                sleep(RENEWAL).await;
+                renewed.renew().await;
+            }
+        });
+        made.current = Some((objects, renewal.abort_handle()));
+        Ok(reference)
+    }
+
+    async fn create(&self, name: String) -> Result<RunObjects, EnvironmentError> {
+        let start = Moment::now();
+        let labels = [(names::MANAGED.0, names::MANAGED.1), (names::RUN, self.run.as_str())];
+        let job = expiry::job(&name, &labels, None, self.silence)
+            .map_err(|error| EnvironmentError::Refused(format!("invalid job: {error}")))?;
+        let job = match create(&self.jobs, &name, &job, "job").await {
+            Ok(job) => Some(expiry::owner("batch/v1", "Job", &job.metadata)),
+            Err(EnvironmentError::Refused(why)) => {
+                tracing::warn!(
+                    "{why}; if this run is killed, its pods stay until the next run or `rollout clean`"
+                );
+                None
+            }
+            Err(error) => return Err(error),
+        };
         let mut lease = Lease {
             spec: Some(LeaseSpec {
                 holder_identity: Some(format!("rollout {}", std::process::id())),
-                lease_duration_seconds: Some(LEASE_SECONDS),
+                lease_duration_seconds: i32::try_from(self.silence.as_secs()).ok(),
                 renew_time: Some(MicroTime(now())),
                 ..LeaseSpec::default()
             }),
             ..Lease::default()
         };
-        lease.metadata.name = Some(self.name.clone());
+        lease.metadata.name = Some(name.clone());
         // Each pod has its own trial.
         let origin = Origin { job: "", trial: "" };
         lease.metadata.annotations = Some(Owner::current().labels(origin).into_iter().collect());
-        let labels = [(names::MANAGED.0, names::MANAGED.1), (names::RUN, self.run.as_str())];
         lease.metadata.labels =
             Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
-        let mut tries = 1;
-        loop {
-            let created = timeout(CALL_TIMEOUT, self.leases.create(&PostParams::default(), &lease)).await;
-            let error = match created {
-                Ok(Ok(lease)) => return Ok(lease),
-                // An earlier attempt without an answer has created it.
-                Ok(Err(error)) if code(&error) == Some(409) => match self.leases.get(&self.name).await {
-                    Ok(lease) => return Ok(lease),
-                    Err(error) => error,
-                },
-                Ok(Err(error)) => error,
-                Err(_) => kube::Error::Service("no answer in time".into()),
-            };
-            let why = format!("cannot create the lease {} of the run: {}", self.name, words(&error));
-            if !is_away(&error) {
-                return Err(EnvironmentError::Refused(why));
-            }
-            if tries == TRIES {
-                return Err(EnvironmentError::Start(why));
-            }
-            tries += 1;
-            sleep(Duration::from_secs(1)).await;
-        }
+        let has_job = AtomicBool::new(job.is_some());
+        lease.metadata.owner_references = job.map(|job| vec![job]);
+        let lease = create(&self.leases, &name, &lease, "lease").await?;
+        Ok(RunObjects {
+            leases: self.leases.clone(),
+            jobs: self.jobs.clone(),
+            name,
+            reference: expiry::reference("coordination.k8s.io/v1", "Lease", &lease.metadata),
+            silence: self.silence,
+            start,
+            has_job,
+            attempt: std::sync::Mutex::new(Moment::now()),
+            gone: AtomicBool::new(false),
+        })
     }
 
-    /// Deletes the lease, and with it everything that the run left behind.
+    /// Deletes the objects, and with them everything that the run left behind.
     pub(super) async fn end(&self) {
-        let Some((_, renewal)) = self.made.get() else { return };
+        let Some((objects, renewal)) = self.made.lock().await.current.take() else { return };
         renewal.abort();
-        if let Err(error) = remove(&self.leases, &self.name).await {
+        let name = &objects.name;
+        if let Err(error) = remove(&objects.leases, name).await {
             let error = words(&error);
-            tracing::warn!(lease = self.name, error, "a lease was not deleted; `rollout clean` deletes it");
+            tracing::warn!(lease = name, error, "a lease was not deleted; `rollout clean` deletes it");
+        }
+        if objects.has_job.load(Ordering::Relaxed)
+            && let Err(error) = remove(&objects.jobs, name).await
+        {
+            // It deletes itself.
+            tracing::debug!(job = name, error = words(&error), "a job was not deleted");
         }
     }
 }
 
-async fn remove(leases: &Api<Lease>, name: &str) -> Result<(), kube::Error> {
-    match timeout(CALL_TIMEOUT, leases.delete(name, &DeleteParams::background())).await {
+/// A lease with its Job, which have the same name.
+struct RunObjects {
+    leases: Api<Lease>,
+    jobs: Api<Job>,
+    name: String,
+    /// The reference for pods.
+    reference: Value,
+    silence: Duration,
+    start: Moment,
+    has_job: AtomicBool,
+    /// The last attempt to renew them.
+    attempt: std::sync::Mutex<Moment>,
+    gone: AtomicBool,
+}
+
+impl RunObjects {
+    /// Whether they were deleted by others, or are being deleted.
+    fn are_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn since_attempt(&self) -> Duration {
+        self.attempt.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Renews them, or finds that they are gone. If the server does not answer, the next renewal may reach it.
+    async fn renew(&self) {
+        *self.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Moment::now();
+        let params = PatchParams::default();
+        if self.has_job.load(Ordering::Relaxed) {
+            let deadline = self.start.elapsed() + self.silence;
+            let postponed = timeout(CALL_TIMEOUT, expiry::postpone(&self.jobs, &self.name, deadline)).await;
+            match postponed {
+                Ok(Ok(job)) if expiry::is_over(&job) => self.gone.store(true, Ordering::Relaxed),
+                Ok(Ok(_)) | Err(_) => {}
+                Ok(Err(error)) if code(&error) == Some(404) => self.gone.store(true, Ordering::Relaxed),
+                Ok(Err(error)) if is_away(&error) => {
+                    tracing::debug!(job = self.name, error = words(&error), "a job was not renewed");
+                }
+                Ok(Err(error)) => {
+                    // The cluster would delete the Job, and everything that it owns.
+                    let patch = json!({"metadata": {"ownerReferences": null}});
+                    let patch = Patch::Merge(&patch);
+                    let released =
+                        timeout(CALL_TIMEOUT, self.leases.patch(&self.name, &params, &patch)).await;
+                    if matches!(released, Ok(Ok(_))) {
+                        self.has_job.store(false, Ordering::Relaxed);
+                        let error = words(&error);
+                        tracing::warn!(
+                            job = self.name,
+                            error,
+                            "the job of the run cannot be renewed, so pods may be left if this run is killed"
+                        );
+                    }
+                }
+            }
+        }
+        let patch = json!({"spec": {"renewTime": MicroTime(now())}});
+        let patch = Patch::Merge(&patch);
+        match timeout(CALL_TIMEOUT, self.leases.patch(&self.name, &params, &patch)).await {
+            Ok(Ok(lease)) if lease.metadata.deletion_timestamp.is_some() => {
+                self.gone.store(true, Ordering::Relaxed);
+            }
+            Ok(Err(error)) if code(&error) == Some(404) => self.gone.store(true, Ordering::Relaxed),
+            Ok(Err(error)) => {
+                tracing::debug!(lease = self.name, error = words(&error), "a lease was not renewed");
+            }
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    }
+}
+
+/// A time on two clocks: one stands still while the machine sleeps, and the other one can be set back.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    instant: Instant,
+    time: Timestamp,
+}
+
+impl Moment {
+    fn now() -> Self {
+        Self { instant: Instant::now(), time: Timestamp::now() }
+    }
+
+    fn elapsed(self) -> Duration {
+        let slept = Timestamp::now().duration_since(self.time);
+        self.instant.elapsed().max(Duration::try_from(slept).unwrap_or_default())
+    }
+}
+
+/// Creates an object of the run. One that exists was created by an attempt that seemed to fail.
+async fn create<K>(objects: &Api<K>, name: &str, object: &K, what: &str) -> Result<K, EnvironmentError>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let mut tries = 1;
+    loop {
+        let created = timeout(CALL_TIMEOUT, objects.create(&PostParams::default(), object)).await;
+        let error = match created {
+            Ok(Ok(object)) => return Ok(object),
+            Ok(Err(error)) if code(&error) == Some(409) => match objects.get(name).await {
+                Ok(object) => return Ok(object),
+                Err(error) => error,
+            },
+            Ok(Err(error)) => error,
+            Err(_) => kube::Error::Service("no answer in time".into()),
+        };
+        let why = format!("cannot create the {what} {name} of the run: {}", words(&error));
+        if !is_away(&error) {
+            return Err(EnvironmentError::Refused(why));
+        }
+        if tries == TRIES {
+            return Err(EnvironmentError::Start(why));
+        }
+        tries += 1;
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Deletes an object with everything that it owns. A missing one is not an error.
+pub(super) async fn remove<K>(objects: &Api<K>, name: &str) -> Result<(), kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    match timeout(CALL_TIMEOUT, objects.delete(name, &DeleteParams::background())).await {
         Ok(Err(error)) if code(&error) != Some(404) => Err(error),
         Err(_) => Err(kube::Error::Service("no answer in time".into())),
         Ok(_) => Ok(()),
-    }
-}
-
-async fn renew(leases: &Api<Lease>, name: &str) {
-    loop {
-        sleep(RENEWAL).await;
-        let patch = json!({"spec": {"renewTime": MicroTime(now())}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        let renewed = leases.patch(name, &params, &patch);
-        if let Ok(Err(error)) = timeout(CALL_TIMEOUT, renewed).await {
-            tracing::debug!(lease = name, error = words(&error), "a lease was not renewed");
-        }
     }
 }
 
@@ -156,164 +330,4 @@ async fn renew(leases: &Api<Lease>, name: &str) {
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
-}
-
-/// A pod that Rollout created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterPod {
-    /// Its name.
-    pub name: String,
-    /// Its job.
-    pub job: String,
-    /// Its trial.
-    pub trial: String,
-    /// The state of its run.
-    pub state: ClusterPodState,
-}
-
-/// Why a pod still exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClusterPodState {
-    /// Its run has ended, so it can be removed.
-    Ended,
-    /// Its run is active.
-    Running,
-    /// It was preserved for the user.
-    Kept,
-}
-
-/// Finds and removes what Rollout left in a namespace.
-#[derive(Clone)]
-pub(super) struct Sweep {
-    pods: Api<Pod>,
-    leases: Api<Lease>,
-}
-
-impl Sweep {
-    pub(super) fn new(client: &Client, namespace: &str) -> Self {
-        Self {
-            pods: Api::namespaced(client.clone(), namespace),
-            leases: Api::namespaced(client.clone(), namespace),
-        }
-    }
-
-    /// All pods that Rollout created.
-    pub(super) async fn pods(&self) -> Result<Vec<ClusterPod>, ClusterError> {
-        let (leases, pods) = self.list().await?;
-        let living: Vec<&str> =
-            leases.iter().filter(|(_, is_dead)| !is_dead).map(|(run, _)| run.as_str()).collect();
-        Ok(pods.iter().map(|pod| describe(pod, &living)).collect())
-    }
-
-    /// Deletes the pods and leases of dead runs, and returns the pods. A dry run only returns them.
-    pub(super) async fn run(&self, dry_run: bool) -> Result<Vec<ClusterPod>, ClusterError> {
-        let (leases, pods) = self.list().await?;
-        let (dead, living): (Vec<_>, Vec<_>) = leases.iter().partition(|(_, is_dead)| *is_dead);
-        let living: Vec<&str> = living.into_iter().map(|(run, _)| run.as_str()).collect();
-        let ended: Vec<ClusterPod> = pods
-            .iter()
-            .map(|pod| describe(pod, &living))
-            .filter(|pod| pod.state == ClusterPodState::Ended)
-            .collect();
-        if !dry_run {
-            for pod in &ended {
-                clerk::delete(&self.pods, &pod.name).await.map_err(ClusterError::call("delete a pod"))?;
-            }
-            for (run, _) in dead {
-                let name = format!("rollout-{run}");
-                remove(&self.leases, &name).await.map_err(ClusterError::call("delete a lease"))?;
-            }
-        }
-        Ok(ended)
-    }
-
-    pub(super) async fn remove(&self, pod: &str) -> Result<(), ClusterError> {
-        clerk::delete(&self.pods, pod).await.map_err(ClusterError::call("delete a pod"))
-    }
-
-    /// The runs with whether they are dead, and the pods.
-    async fn list(&self) -> Result<(Vec<(String, bool)>, Vec<Pod>), ClusterError> {
-        let params = ListParams::default().labels(&format!("{}={}", names::MANAGED.0, names::MANAGED.1));
-        // Pods first: a lease exists before its first pod.
-        let pods = self.pods.list(&params).await.map_err(ClusterError::call("list pods"))?;
-        let leases = self.leases.list(&params).await.map_err(ClusterError::call("list leases"))?;
-        let (now, here) = (Timestamp::now(), Owner::current());
-        let leases = leases.items.iter().filter_map(|lease| {
-            let run = lease.metadata.labels.as_ref()?.get(names::RUN)?.clone();
-            Some((run, is_dead(lease, now, &here)))
-        });
-        // A pod that is being deleted needs nothing more.
-        let pods = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
-        Ok((leases.collect(), pods))
-    }
-}
-
-fn is_dead(lease: &Lease, now: Timestamp, here: &Owner) -> bool {
-    let texts = lease.metadata.annotations.iter().flatten();
-    let maker: HashMap<String, String> = texts.map(|(key, value)| (key.clone(), value.clone())).collect();
-    if here.maker(&maker) == Some(Maker::Dead) {
-        return true;
-    }
-    let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-    renewed.is_none_or(|renewed| now.as_second() - renewed.as_second() > i64::from(LEASE_SECONDS))
-}
-
-fn describe(pod: &Pod, living: &[&str]) -> ClusterPod {
-    let label = |key: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-    let annotation = |key: &str| {
-        pod.metadata.annotations.as_ref().and_then(|texts| texts.get(key)).cloned().unwrap_or_default()
-    };
-    let state = match label(names::RUN) {
-        _ if label(names::KEPT).is_some() => ClusterPodState::Kept,
-        Some(run) if living.contains(&run.as_str()) => ClusterPodState::Running,
-        _ => ClusterPodState::Ended,
-    };
-    ClusterPod {
-        name: pod.metadata.name.clone().unwrap_or_default(),
-        job: annotation(names::JOB),
-        trial: annotation(names::TRIAL),
-        state,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_is_dead_when_its_process_is_or_its_lease_was_not_renewed() {
-        let lease = |seconds: i64| Lease {
-            spec: Some(LeaseSpec {
-                renew_time: Some(MicroTime(Timestamp::from_second(10_000 - seconds).unwrap())),
-                ..LeaseSpec::default()
-            }),
-            ..Lease::default()
-        };
-        let now = Timestamp::from_second(10_000).unwrap();
-        let here = Owner::current();
-        assert!(!is_dead(&lease(30), now, &here));
-        assert!(is_dead(&lease(400), now, &here));
-        assert!(is_dead(&Lease::default(), now, &here));
-        let mut own = lease(30);
-        let mut texts = here.labels(Origin { job: "", trial: "" });
-        own.metadata.annotations = Some(texts.clone().into_iter().collect());
-        assert!(!is_dead(&own, now, &here), "this process runs");
-        let process = texts.get_mut("rollout.owner").unwrap();
-        *process = process.replacen(' ', " 1", 1);
-        own.metadata.annotations = Some(texts.into_iter().collect());
-        assert!(is_dead(&own, now, &here), "another process had its identifier");
-    }
-
-    #[test]
-    fn pods_of_living_runs_and_preserved_ones_stay() {
-        let pod = |labels: &[(&str, &str)]| {
-            let mut pod = Pod::default();
-            pod.metadata.labels =
-                Some(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
-            describe(&pod, &["alive"]).state
-        };
-        assert_eq!(pod(&[(names::RUN, "alive")]), ClusterPodState::Running);
-        assert_eq!(pod(&[(names::RUN, "dead")]), ClusterPodState::Ended);
-        assert_eq!(pod(&[(names::KEPT, "true")]), ClusterPodState::Kept);
-    }
 }

@@ -145,6 +145,15 @@ fn raw_list() -> rollout_settings::Form<Vec<Json>> {
     )
 }
 
+/// A cluster and a namespace to inspect. By default these are those of the user's current context.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterChoice {
+    /// A context of the kubeconfig file.
+    pub context: Option<String>,
+    /// A namespace.
+    pub namespace: Option<String>,
+}
+
 /// The settings of the pods of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct Settings {
@@ -192,10 +201,14 @@ impl Deref for Settings {
 }
 
 impl Settings {
-    /// The settings for the user's current context, to inspect a cluster.
-    pub(super) fn of_user() -> Self {
-        let map = json!({"registry": "none"});
-        Self::read_map(map.as_object().expect("it is a mapping")).expect("the settings are valid")
+    /// The settings to inspect a cluster.
+    pub(super) fn of_user(choice: &ClusterChoice) -> Result<Self, String> {
+        let mut map = Map::new();
+        map.insert("registry".to_owned(), json!("none"));
+        for (key, value) in [("context", &choice.context), ("namespace", &choice.namespace)] {
+            map.extend(value.as_ref().map(|value| (key.to_owned(), json!(value))));
+        }
+        Self::read_map(&map)
     }
 
     /// What a container with these limits requests.

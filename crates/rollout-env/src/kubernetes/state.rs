@@ -339,6 +339,14 @@ mod tests {
                 "the grace period",
                 main_is(json!({"terminated": {"exitCode": 0, "reason": "Completed"}})),
             ),
+            (
+                false,
+                "its eviction",
+                view(
+                    json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
+                    "message": "Eviction API: evicting"}]}),
+                ),
+            ),
             (false, "removed", PodView::Removed(None)),
         ] {
             let end = view.end().unwrap_or_else(|| panic!("{what}: it has not ended"));
@@ -359,5 +367,11 @@ mod tests {
         };
         let error = PodView::Removed(Some(last)).end().unwrap();
         assert!(error.to_string().contains("deleted from outside"), "{error}");
+        let evicted =
+            view(json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
+            "message": "Eviction API: evicting"}]}));
+        let PodView::Seen(last) = evicted else { unreachable!() };
+        let error = PodView::Removed(Some(last)).end().unwrap().to_string();
+        assert_eq!(error, "the pod was evicted from its node: Eviction API: evicting");
     }
 }

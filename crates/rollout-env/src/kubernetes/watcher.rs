@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,22 +39,30 @@ const LASTING: Duration = Duration::from_secs(10);
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// The states of the pods that are followed.
-type Views = Arc<Mutex<HashMap<String, watch::Sender<PodView>>>>;
+type Views = Mutex<HashMap<String, watch::Sender<PodView>>>;
+
+/// What the watch reports.
+#[derive(Default)]
+struct Sight {
+    views: Views,
+    /// Set when a pod that is followed is deleted. The trials forget their pods before, so others have deleted it.
+    removal: Arc<AtomicBool>,
+}
 
 /// Follows pods. The watch starts with the first of them.
 pub(super) struct Watcher {
     pods: Api<Pod>,
     selector: String,
-    views: Views,
+    sight: Arc<Sight>,
     started: OnceLock<()>,
 }
 
 impl Watcher {
-    pub(super) fn new(client: &Client, namespace: &str, run: &str) -> Self {
+    pub(super) fn new(client: &Client, namespace: &str, run: &str, removal: Arc<AtomicBool>) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
             selector: format!("{}={run}", names::RUN),
-            views: Views::default(),
+            sight: Arc::new(Sight { views: Views::default(), removal }),
             started: OnceLock::new(),
         }
     }
@@ -59,17 +70,17 @@ impl Watcher {
     /// The state of a pod, from now on.
     pub(super) fn follow(&self, name: &str) -> watch::Receiver<PodView> {
         let (sender, view) = watch::channel(PodView::Unseen);
-        lock(&self.views).insert(name.to_owned(), sender);
+        lock(&self.sight.views).insert(name.to_owned(), sender);
         self.started.get_or_init(|| {
-            let (pods, selector, views) = (self.pods.clone(), self.selector.clone(), Arc::clone(&self.views));
-            drop(tokio::spawn(async move { run(&pods, &selector, &views).await }));
+            let (pods, selector, sight) = (self.pods.clone(), self.selector.clone(), Arc::clone(&self.sight));
+            drop(tokio::spawn(async move { run(&pods, &selector, &sight).await }));
         });
         view
     }
 
     /// Stops following a pod.
     pub(super) fn forget(&self, name: &str) {
-        lock(&self.views).remove(name);
+        lock(&self.sight.views).remove(name);
     }
 }
 
@@ -78,12 +89,12 @@ fn lock(views: &Views) -> MutexGuard<'_, HashMap<String, watch::Sender<PodView>>
 }
 
 /// Watches until the runtime ends.
-async fn run(pods: &Api<Pod>, selector: &str, views: &Views) {
+async fn run(pods: &Api<Pod>, selector: &str, sight: &Sight) {
     let mut wait = FIRST_WAIT;
     let mut version = None;
     loop {
         let from = Instant::now();
-        if let Err(error) = follow_from(pods, selector, views, &mut version).await {
+        if let Err(error) = follow_from(pods, selector, sight, &mut version).await {
             tracing::debug!(error = words(&error), "the watch of the pods ended");
         }
         if from.elapsed() >= LASTING {
@@ -98,7 +109,7 @@ async fn run(pods: &Api<Pod>, selector: &str, views: &Views) {
 async fn follow_from(
     pods: &Api<Pod>,
     selector: &str,
-    views: &Views,
+    sight: &Sight,
     version: &mut Option<String>,
 ) -> Result<(), kube::Error> {
     let from = match version {
@@ -106,7 +117,7 @@ async fn follow_from(
         None => {
             let list = pods.list(&ListParams::default().labels(selector)).await?;
             let from = list.metadata.resource_version.clone().unwrap_or_default();
-            take_list(views, list.items);
+            take_list(sight, list.items);
             *version = Some(from.clone());
             from
         }
@@ -119,11 +130,11 @@ async fn follow_from(
             None => return Ok(()),
             Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
                 version.clone_from(&pod.metadata.resource_version);
-                take(views, pod, PodView::Seen);
+                take(sight, pod, PodView::Seen);
             }
             Some(Ok(WatchEvent::Deleted(pod))) => {
                 version.clone_from(&pod.metadata.resource_version);
-                take(views, pod, |pod| PodView::Removed(Some(pod)));
+                take(sight, pod, |pod| PodView::Removed(Some(pod)));
             }
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                 *version = Some(bookmark.metadata.resource_version);
@@ -143,18 +154,23 @@ async fn follow_from(
     }
 }
 
-fn take(views: &Views, pod: Pod, view: impl FnOnce(Box<Pod>) -> PodView) {
+fn take(sight: &Sight, pod: Pod, view: impl FnOnce(Box<Pod>) -> PodView) {
     let name = pod.metadata.name.clone().unwrap_or_default();
-    if let Some(sender) = lock(views).get(&name) {
-        sender.send_replace(view(Box::new(pod)));
+    if let Some(sender) = lock(&sight.views).get(&name) {
+        let is_going = pod.metadata.deletion_timestamp.is_some();
+        let view = view(Box::new(pod));
+        if is_going || matches!(view, PodView::Removed(_)) {
+            sight.removal.store(true, Ordering::Relaxed);
+        }
+        sender.send_replace(view);
     }
 }
 
 /// Takes a list of all pods: one that was seen before and is missing was removed.
-fn take_list(views: &Views, pods: Vec<Pod>) {
+fn take_list(sight: &Sight, pods: Vec<Pod>) {
     let mut pods: HashMap<String, Pod> =
         pods.into_iter().map(|pod| (pod.metadata.name.clone().unwrap_or_default(), pod)).collect();
-    for (name, sender) in lock(views).iter() {
+    for (name, sender) in lock(&sight.views).iter() {
         sender.send_if_modified(|view| match pods.remove(name) {
             Some(pod) => {
                 *view = PodView::Seen(Box::new(pod));
@@ -162,6 +178,7 @@ fn take_list(views: &Views, pods: Vec<Pod>) {
             }
             None => match std::mem::take(view) {
                 PodView::Seen(last) => {
+                    sight.removal.store(true, Ordering::Relaxed);
                     *view = PodView::Removed(Some(last));
                     true
                 }
@@ -180,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_missing_in_a_new_list_was_removed_if_it_was_seen() {
-        let views = Views::default();
+        let sight = Sight::default();
         let named = |name: &str| {
             let mut pod = Pod::default();
             pod.metadata.name = Some(name.to_owned());
@@ -188,14 +205,16 @@ mod tests {
         };
         let follow = |name: &str| {
             let (sender, view) = watch::channel(PodView::Unseen);
-            lock(&views).insert(name.to_owned(), sender);
+            lock(&sight.views).insert(name.to_owned(), sender);
             view
         };
         let (new, old) = (follow("new"), follow("old"));
-        take_list(&views, vec![named("old"), named("of another process")]);
+        take_list(&sight, vec![named("old"), named("of another process")]);
         assert!(matches!(*old.borrow(), PodView::Seen(_)));
         assert!(matches!(*new.borrow(), PodView::Unseen));
-        take_list(&views, vec![named("new")]);
+        assert!(!sight.removal.load(Ordering::Relaxed));
+        take_list(&sight, vec![named("new")]);
+        assert!(sight.removal.load(Ordering::Relaxed));
         assert!(matches!(*old.borrow(), PodView::Removed(Some(_))));
         assert!(matches!(*new.borrow(), PodView::Seen(_)));
     }

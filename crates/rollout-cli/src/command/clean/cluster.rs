@@ -1,22 +1,24 @@
-//! The part of `rollout clean` for the Kubernetes cluster of the current context.
+//! The part of `rollout clean` for a Kubernetes cluster.
 
 use std::io::Write as _;
 
-use rollout::environment::kubernetes::{Cluster, ClusterError, ClusterPodState};
+use rollout::environment::kubernetes::{Cluster, ClusterChoice, ClusterError, ClusterPodState};
 
 use super::{Fate, Row, render};
 use crate::{
     args::Clean,
     engine,
-    exit::Failure,
+    exit::{Failure, hinted},
     report::text::{ODD, count, paint},
 };
 
-/// Deletes pods of ended runs in the namespace of the current context. A cluster that does not answer is only reported.
+/// Deletes pods of ended runs in a namespace. A cluster that the user has not chosen is only reported if it does not
+/// answer.
 pub(super) async fn clean(args: &Clean) -> Result<(), Failure> {
     let access = engine::clusters();
+    let choice = args.cluster.choice();
     let cleaned = async {
-        let cluster = Cluster::connect(&access).await?;
+        let cluster = Cluster::connect(&access, &choice).await?;
         let rows = rows(args, &cluster).await?;
         Ok::<_, ClusterError>((cluster, rows))
     };
@@ -25,6 +27,7 @@ pub(super) async fn clean(args: &Clean) -> Result<(), Failure> {
             let place = format!("kubernetes {}, namespace {}", cluster.version(), cluster.namespace());
             crate::command::print(&format!("\n{}", render(&place, &rows, args.dry_run)))?;
         }
+        Err(error) if choice != ClusterChoice::default() => return Err(hinted(ClusterError::hint)(error)),
         Err(error) if error.is_absence() => {}
         Err(error) => writeln!(anstream::stderr().lock(), "{} {error}", paint(ODD, "warning:"))?,
     }
