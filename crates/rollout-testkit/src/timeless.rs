@@ -21,21 +21,36 @@ pub fn without_times(mut value: Value) -> Value {
     value
 }
 
-/// A line of output without the times in it and their padding.
+/// A line of output without the times in it and their padding. A long time has two words, such as `1m 05s`.
 pub fn timeless_line(line: &str) -> String {
-    let is_time = |word: &str| {
-        let number = word.strip_suffix('s').unwrap_or_default();
-        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-    };
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_of = |word: &str, units: [char; 2]| word.strip_suffix(units).is_some_and(is_number);
     let mut text = String::new();
-    for (place, word) in line.split(' ').enumerate() {
-        if is_time(word) {
+    let mut words = line.split(' ').peekable();
+    let mut is_first = true;
+    while let Some(word) = words.next() {
+        let is_long = is_of(word, ['h', 'm'])
+            && words.next_if(|next| next.len() == 3 && is_of(next, ['m', 's'])).is_some();
+        if is_long || is_of(word, ['s', 's']) {
             text.truncate(text.trim_end().len());
             text.push_str("  [time]");
         } else {
-            text.push_str(if place > 0 { " " } else { "" });
+            text.push_str(if is_first { "" } else { " " });
             text.push_str(word);
         }
+        is_first = false;
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_times_are_removed_with_their_padding() {
+        let lines = ["solved    0.4s", "all  1m 05s", "1h 02m left", "took 59.9s, 3m of 5m", "  a  b"];
+        let expected = ["solved  [time]", "all  [time]", "  [time] left", "took 59.9s, 3m of 5m", "  a  b"];
+        assert_eq!(lines.map(timeless_line), expected);
+    }
 }
