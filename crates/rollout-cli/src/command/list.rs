@@ -29,7 +29,7 @@ use crate::{
     args::{List, SortBy, StatusFilter},
     exit::{Exit, Failure, hinted},
     report::{
-        Align, Row, Table, narrow, quoted,
+        Align, Row, Table, fits, narrow, quoted,
         text::{BAD, BOLD, DIM, GOOD, ODD, count, dollars, fit, number, paint, percent, span},
         width,
     },
@@ -46,6 +46,10 @@ const MAX_READ: usize = 500;
 
 /// How much of a table is written at a time.
 const OUTPUT_BYTES: usize = 1 << 16;
+
+/// The date of a job in UTC, and its form on a narrow terminal.
+const DATE: &str = "%Y-%m-%dT%H:%MZ";
+const SHORT_DATE: &str = "%m-%d %H:%M";
 
 /// What is shown for an unknown value.
 const NOTHING: &str = "—";
@@ -125,10 +129,11 @@ impl JobLine {
         })
     }
 
-    fn cells(&self) -> Vec<String> {
+    /// The cells of the table, with the date in this form.
+    fn cells(&self, date: &str) -> Vec<String> {
         let name =
             self.directory.file_name().map_or(self.job.clone(), |name| name.to_string_lossy().into_owned());
-        let started = self.started_at.map(|at| at.strftime("%Y-%m-%dT%H:%MZ").to_string());
+        let started = self.started_at.map(|at| at.strftime(date).to_string());
         vec![
             name,
             or_nothing(started),
@@ -174,11 +179,17 @@ fn jobs(dir: &Path, args: &List) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     let heading = ["job", "started", "status", "done", "failed", "pass rate", "cost", "agents and datasets"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(lines.iter().map(JobLine::cells));
+    let table = |date| {
+        let heading = std::iter::once(heading.map(str::to_owned).to_vec());
+        heading.chain(lines.iter().map(|line| line.cells(date))).collect::<Vec<_>>()
+    };
+    let mut rows = table(DATE);
+    if !fits(&rows, width()) {
+        rows = table(SHORT_DATE);
+    }
     use Align::{Left, Right};
     let mut columns = vec![Left, Left, Left, Right, Right, Right, Right, Left];
-    narrow(&mut columns, &mut rows, width(), &["started", "cost", "failed", "agents and datasets"]);
+    narrow(&mut columns, &mut rows, width(), &["failed", "agents and datasets", "started", "cost"]);
     let mut table = Table::new(columns);
     rows.iter().for_each(|row| table.push(row.iter().map(String::as_str)));
     print_table(&table, |row, line| match status_cell(row) {

@@ -28,7 +28,7 @@ use line::Detail;
 
 use crate::terminal::Mode;
 pub(crate) use summary::{columns, quoted};
-pub(crate) use table::{Align, Row, Table, lines as table, narrow};
+pub(crate) use table::{Align, Row, Table, fits, lines as table, narrow};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -140,12 +140,7 @@ const MIN_LAST: usize = 12;
 /// cut, so only the start of it has to fit.
 pub(crate) fn narrow(columns: &mut Vec<Align>, rows: &mut [Vec<String>], width: usize, expendable: &[&str]) {
     for name in expendable {
-        let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
-        let widths: Vec<usize> = (0..columns.len())
-            .map(|column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0))
-            .collect();
-        let Some((last, others)) = widths.split_last() else { return };
-        if others.iter().map(|width| width + 2).sum::<usize>() + (*last).min(MIN_LAST) <= width {
+        if fits(rows, width) {
             return;
         }
         let Some(column) = rows.first().and_then(|heading| heading.iter().position(|cell| cell == name))
@@ -155,6 +150,17 @@ pub(crate) fn narrow(columns: &mut Vec<Align>, rows: &mut [Vec<String>], width: 
         columns.remove(column);
         rows.iter_mut().for_each(|row| drop(row.remove(column)));
     }
+}
+
+/// Whether the lines fit into a width, with at least the start of the last column.
+pub(crate) fn fits(rows: &[Vec<String>], width: usize) -> bool {
+    let columns = rows.first().map_or(0, Vec::len);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .collect();
+    let Some((last, others)) = widths.split_last() else { return true };
+    others.iter().map(|width| width + GAP.len()).sum::<usize>() + (*last).min(MIN_LAST) <= width
 }
 
 #[cfg(test)]

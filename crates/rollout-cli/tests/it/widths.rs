@@ -58,6 +58,25 @@ fn lines_fit_into_a_terminal_of_any_width() {
     let jobs = |columns| on_terminal(&job, columns, "list jobs", &[("NO_COLOR", "1")]);
     assert!(jobs(80).contains("pass rate") && jobs(60).contains("pass rate"), "{}", jobs(60));
     assert!(jobs(200).contains("agents and datasets"), "{}", jobs(200));
+    // A narrow terminal has a short date, and loses less useful columns first.
+    for (columns, columns_shown) in [
+        (80, &["started", "status", "done", "pass rate", "cost"][..]),
+        (60, &["started", "status", "done", "pass rate", "cost"]),
+    ] {
+        let seen = jobs(columns);
+        for column in columns_shown {
+            assert!(seen.contains(column), "{column} at {columns}: {seen}");
+        }
+    }
+    let started = |columns| {
+        let lines = jobs(columns);
+        let line = lines.lines().find(|line| line.starts_with("job  ") && line.contains("finished"));
+        let words: Vec<String> = line.unwrap().split_whitespace().map(str::to_owned).collect();
+        words[1..3].join(" ")
+    };
+    let short = jiff::Timestamp::now().strftime("%m-").to_string();
+    let is_short = |text: &str| text.starts_with(&short) && text.len() == "01-15 10:30".len();
+    assert!(is_short(&started(60)) && started(200).ends_with("Z finished"), "{}", jobs(60));
     // A narrow terminal loses the start of a name, never its end.
     let trials = on_terminal(&job, 60, "list jobs/job", &[("NO_COLOR", "1")]);
     assert!(trials.contains("longer-name__1 "), "{trials}");
