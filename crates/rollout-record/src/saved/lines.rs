@@ -40,6 +40,17 @@ impl<K: Eq + Hash> LineIndex<K> {
         }
     }
 
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds lines that were appended. The reader has the file as it is now.
+    pub(super) fn extend(&mut self, lines: Lines, offsets: impl IntoIterator<Item = (K, u64)>) {
+        self.lines = Some(Mutex::new(lines));
+        self.offsets.extend(offsets);
+    }
+
     /// Reads the line of a key, if there is one.
     pub(super) fn get<T: DeserializeOwned>(&self, key: &K) -> Result<Option<T>, SavedError> {
         let (Some(lines), Some(&offset)) = (&self.lines, self.offsets.get(key)) else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use super::{Place, SavedError, SavedJob, add_run};
+use super::{Place, SavedError, SavedJob, add_run, rows};
 use crate::journal::{self, JournalEntry, OutlinedEntry};
 use rollout_core::name::TrialIndex;
 
@@ -59,8 +59,13 @@ impl SavedJob {
                 Err(next) => self.places.insert(next, place),
             }
         }
-        // New rows are not in the indexes of the files.
-        self.rows.values_mut().for_each(|rows| drop(rows.take()));
+        // New rows are not in the indexes of the files. A file that is another one is read again when it is needed.
+        let dir = self.dir.path();
+        for rows in self.rows.values_mut() {
+            if rows.get_mut().is_some_and(|rows| !rows::extend(dir, rows)) {
+                rows.take();
+            }
+        }
         Ok(Some(indexes))
     }
 
