@@ -6,7 +6,7 @@ use clap::{
     Args, Subcommand, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use rollout::{hub::RepoName, model::Advantage};
+use rollout::{hub::RepoName, model::Advantage, record::notes::NoteTag};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,6 +57,10 @@ pub(crate) struct FromJob {
     /// The directory to write to
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
+
+    /// Leave out trials with this tag of `rollout note`; can be repeated
+    #[arg(long, value_name = "TAG")]
+    pub exclude_tag: Vec<NoteTag>,
 
     /// Push the files to a dataset on the Hugging Face Hub; HF_TOKEN contains the token
     #[arg(long, value_name = "OWNER/NAME")]

@@ -357,6 +357,21 @@ fn rollouts_that_the_server_failed_are_out_of_baseline_and_samples() {
 }
 
 #[test]
+fn a_rollout_that_is_left_out_by_its_tag_is_in_no_baseline() {
+    let (_server, job) = failing_in_the_second_turn(json!({}));
+    job.run().expect(1);
+    let solved = job.rollout(&["list", "jobs/job", "--status", "solved", "--json"]).expect(0).stdout();
+    let solved: Value = serde_json::from_str(&solved).unwrap();
+    let trial = format!("jobs/job/{}", solved["trial"].as_str().unwrap());
+    job.rollout(&["note", &trial, "--tag", "broken"]).expect(0);
+    let tagged = ["export", "rl", "jobs/job", "-o", "tagged", "--exclude-tag", "broken"];
+    let printed = job.rollout(&tagged).expect(0).stdout();
+    assert!(printed.ends_with("left out: 1 trial by tag: broken\n"), "{printed}");
+    // The recorded advantage of the other one is -0.5.
+    assert_eq!(advantages(&job, "tagged"), (vec![], vec![0.0]));
+}
+
+#[test]
 fn included_errors_count_in_a_baseline_of_the_jobs_own_estimator() {
     let (_server, job) = failing_in_the_second_turn(json!({"advantage": "leave_one_out"}));
     job.run().expect(1);

@@ -28,9 +28,11 @@ use tempfile::NamedTempFile;
 
 use crate::{
     journal::PlannedTask,
-    notes::NotesError,
+    layout::JobDir,
+    notes::{NoteTag, NotesError, TagExclusion},
     saved::{SavedError, SavedJob, SavedTrial},
 };
+use rollout_core::display::count;
 
 /// An export of a job.
 pub struct Export<'a> {
@@ -38,6 +40,9 @@ pub struct Export<'a> {
     pub job: &'a SavedJob,
     dir: PathBuf,
     progress: RefCell<Box<dyn FnMut(u64) + 'a>>,
+    exclusion: TagExclusion,
+    /// How many trials were left out by their tags so far, by agent and dataset.
+    excluded: RefCell<HashMap<(String, String), u64>>,
 }
 
 /// The result of an export.
@@ -107,7 +112,45 @@ impl<'a> Export<'a> {
             let reason = "no trial is finished".to_owned();
             return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
         }
-        Ok(Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) })
+        Ok(Self {
+            job,
+            dir: dir.into(),
+            progress: RefCell::new(Box::new(|_| {})),
+            exclusion: TagExclusion::default(),
+            excluded: RefCell::default(),
+        })
+    }
+
+    /// Leaves out the trials that have one of these tags.
+    pub fn without(self, tags: &[NoteTag]) -> Result<Self, ExportError> {
+        let exclusion = TagExclusion::read(&JobDir::new(self.job.path()), tags)?;
+        Ok(Self { exclusion, ..self })
+    }
+
+    /// Whether a trial is left out by its tags.
+    pub fn excludes(&self, trial: &SavedTrial) -> bool {
+        self.exclusion.excludes(&trial.id)
+    }
+
+    /// What was left out by tags so far, as a line for people; None if no tag is excluded.
+    pub fn excluded(&self) -> Option<String> {
+        let tags: Vec<&str> = self.exclusion.tags().iter().map(NoteTag::as_str).collect();
+        let trials = self.excluded.borrow().values().sum();
+        (!tags.is_empty()).then(|| format!("{} by tag: {}", count(trials, "trial"), tags.join(", ")))
+    }
+
+    /// Returns the error for a format for which nothing is left, with the reasons.
+    pub(crate) fn nothing(&self, before: &str, left_out: &[String]) -> ExportError {
+        let by_tag = self.excluded().filter(|_| !self.excluded.borrow().is_empty());
+        let reasons: Vec<String> = left_out.iter().cloned().chain(by_tag).collect();
+        let reason = format!("{before}{}", reasons.join(", "));
+        ExportError::Nothing { path: self.job.path().to_owned(), reason }
+    }
+
+    /// How many trials of an agent on a dataset were left out by their tags so far.
+    pub(crate) fn excluded_of(&self, agent: &str, dataset: &str) -> u64 {
+        let pair = (agent.to_owned(), dataset.to_owned());
+        self.excluded.borrow().get(&pair).copied().unwrap_or_default()
     }
 
     /// Returns the number of unfinished trials, which are not exported.
@@ -143,12 +186,25 @@ impl<'a> Export<'a> {
         self.job.header().tasks.iter().map(number).collect()
     }
 
-    /// Returns the finished trials of the job in the order of the plan.
+    /// Returns the finished trials of the job in the order of the plan, without those that are left out by their tags.
     pub fn trials(&self) -> Result<impl Iterator<Item = Result<SavedTrial, ExportError>> + '_, ExportError> {
+        Ok(self.all_trials()?.filter(|trial| !trial.as_ref().is_ok_and(|trial| self.excludes(trial))))
+    }
+
+    /// Returns the finished trials of the job in the order of the plan. Those that are left out by their tags are
+    /// counted.
+    pub fn all_trials(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<SavedTrial, ExportError>> + '_, ExportError> {
         let trials = self.job.trials()?.zip(1..);
         Ok(trials.map(|(trial, number)| {
             (self.progress.borrow_mut())(number);
-            Ok(trial?)
+            let trial = trial?;
+            if self.excludes(&trial) {
+                let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
+                *self.excluded.borrow_mut().entry(pair).or_default() += 1;
+            }
+            Ok(trial)
         }))
     }
 

@@ -84,7 +84,7 @@ pub fn write(export: &Export<'_>, options: SftOptions) -> Result<Exported, Expor
     }
     let left_out: Vec<_> = left_out.iter().map(|(lack, number)| lack.describe(*number, options)).collect();
     if rows == 0 {
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason: left_out.join(", ") });
+        return Err(export.nothing("", &left_out));
     }
     Ok(Exported { files: vec![file.finish()?], rows, left_out })
 }

@@ -58,8 +58,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         made.left_out.push(format!("unscored trials of {agent} on {dataset} ({trials})"));
     }
     if made.files.is_empty() {
-        let reason = format!("no scores, only {}", made.left_out.join(", "));
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        return Err(export.nothing("no scores, only ", &made.left_out));
     }
     Ok(made)
 }

@@ -81,7 +81,8 @@ fn make_files(
 ) -> Result<Exit, Failure> {
     let failed = hinted(ExportError::hint);
     let job = SavedJob::open(&from.directory).map_err(|error| failed(error.into()))?;
-    let export = export::Export::new(&job, &from.out).map_err(&failed)?.progress(progress("read", "trial"));
+    let export = export::Export::new(&job, &from.out).and_then(|export| export.without(&from.exclude_tag));
+    let export = export.map_err(&failed)?.progress(progress("read", "trial"));
     let made = make(&export).map_err(&failed)?;
     for file in &made.files {
         super::print(&file.display().to_string())?;
@@ -90,16 +91,17 @@ fn make_files(
     for reason in &made.left_out {
         super::print(&paint(DIM, &format!("left out: {reason}")))?;
     }
-    print_unfinished(&export)?;
+    print_left_out(&export)?;
     Ok(Exit::Success)
 }
 
-/// Prints the number of unfinished trials, if the job was interrupted or still runs.
-fn print_unfinished(export: &export::Export<'_>) -> Result<(), Failure> {
-    let text = match export.unfinished() {
-        0 => return Ok(()),
-        number => count(number, "unfinished trial"),
-    };
-    super::print(&paint(DIM, &format!("left out: {text}")))?;
+/// Prints the number of trials that were left out by tags, and of unfinished trials, if the job was interrupted or still
+/// runs.
+fn print_left_out(export: &export::Export<'_>) -> Result<(), Failure> {
+    let unfinished = export.unfinished();
+    let unfinished = (unfinished > 0).then(|| count(unfinished, "unfinished trial"));
+    for text in export.excluded().into_iter().chain(unfinished) {
+        super::print(&paint(DIM, &format!("left out: {text}")))?;
+    }
     Ok(())
 }

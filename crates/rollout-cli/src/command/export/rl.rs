@@ -62,7 +62,8 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     }
     let failed = hinted(ExportError::hint);
     let job = SavedJob::open(&args.from.directory).map_err(|error| failed(error.into()))?;
-    let export = Export::new(&job, &args.from.out).map_err(&failed)?.progress(progress("read", "trial"));
+    let export = Export::new(&job, &args.from.out).and_then(|export| export.without(&args.from.exclude_tag));
+    let export = export.map_err(&failed)?.progress(progress("read", "trial"));
     let choices = Choices { includes_errors: args.include_errors, advantage: args.advantage };
     let sections = read(&export, args.format, choices).map_err(hinted(RlError::hint))?;
     if sections.iter().all(|section| section.file.is_none()) {
@@ -73,7 +74,9 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         let all = sections.iter().flat_map(|section| &section.tally.left_out);
         all.for_each(|(cause, number)| *left_out.entry(cause.clone()).or_default() += number);
         let tally = Tally { without, left_out, ..Tally::default() };
-        let error = RlError::NoSamples { path: args.from.directory.clone(), reasons: tally.reasons() };
+        let reasons =
+            std::iter::once(tally.reasons()).chain(export.excluded()).collect::<Vec<_>>().join(", ");
+        let error = RlError::NoSamples { path: args.from.directory.clone(), reasons };
         return Err(Failure::from(error).hint(tally.hint()));
     }
     for Section { dir, tally, file, summary } in sections {
@@ -81,7 +84,7 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         summary.map(NewFile::finish).transpose().map_err(&failed)?;
         super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
-    super::print_unfinished(&export)?;
+    super::print_left_out(&export)?;
     Ok(Exit::Success)
 }
 
@@ -140,7 +143,7 @@ struct Group {
     /// Samples with the index of their rollout in `members`.
     samples: Vec<(usize, Vec<Sample>)>,
     /// Whether a member that failed or timed out is now included, but is not in the baseline of the recorded
-    /// advantages, or the reverse.
+    /// advantages, or the reverse. A member that is left out by its tags may be in the baseline too.
     has_stale_baseline: bool,
 }
 
@@ -188,7 +191,7 @@ fn recorded_advantage(said: &Conversation) -> Option<f64> {
 /// Writes one file for each agent and dataset.
 fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<Vec<Section>, RlError> {
     let examples = export.examples();
-    let mut trials = export.trials()?.peekable();
+    let mut trials = export.all_trials()?.peekable();
     let mut sections = Vec::new();
     while let Some(first) = trials.next() {
         let first = first?;
@@ -245,6 +248,11 @@ fn add(
     tally: &mut Tally,
 ) -> Result<(), ExportError> {
     let said = export.job.conversation(trial)?;
+    if export.excludes(trial) {
+        // Its reward is in the recorded advantages of the others.
+        group.has_stale_baseline |= said.as_ref().and_then(recorded_advantage).is_some();
+        return Ok(());
+    }
     let member = group_member(trial, said.as_ref());
     let place = group.members.len();
     group.members.push(member.as_ref().map(|(member, _)| *member));

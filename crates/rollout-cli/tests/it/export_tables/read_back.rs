@@ -128,6 +128,30 @@ fn every_format_tells_how_many_trials_are_not_finished() {
 }
 
 #[test]
+fn every_format_leaves_out_trials_by_tag_and_counts_them() {
+    let server = tokens();
+    let job = with_tokens(&server);
+    job.run().expect(0);
+    job.rollout(&["note", "jobs/job/*/*/0__1", "--tag", "broken"]).expect(0);
+    for format in ALL {
+        let exported =
+            job.rollout(&["export", format, "jobs/job", "-o", format, "--exclude-tag", "broken"]).expect(0);
+        let text = exported.stdout();
+        assert_eq!(text.lines().last(), Some("left out: 1 trial by tag: broken"), "{format}: {text}");
+    }
+    let trials = fs::read_to_string(job.root().join("csv/trials.csv")).unwrap();
+    assert_eq!(trials.lines().count(), 1 + 3, "{trials}");
+
+    job.rollout(&["note", "jobs/job/*/*/*", "--tag", "broken"]).expect(0);
+    for format in ["sft", "rl", "verifiers", "eee"] {
+        let refused =
+            job.rollout(&["export", format, "jobs/job", "-o", "none", "--exclude-tag", "broken"]).expect(2);
+        let reason = refused.stderr();
+        assert!(reason.contains("4 trials by tag: broken"), "{format}: {reason}");
+    }
+}
+
+#[test]
 fn a_job_without_finished_trials_has_nothing_for_any_format() {
     let server = tokens();
     let job = with_tokens(&server);

@@ -144,8 +144,7 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
         }
     }
     if exported.files.is_empty() {
-        let reason = format!("no scores, only {}", exported.left_out.join(", "));
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        return Err(export.nothing("no scores, only ", &exported.left_out));
     }
     Ok(exported)
 }

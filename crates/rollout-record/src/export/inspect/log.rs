@@ -148,7 +148,9 @@ impl<'a> Log<'a> {
     }
 
     /// Writes the header and the summaries, and finishes the file.
-    pub(super) fn finish(mut self) -> Result<PathBuf, ExportError> {
+    ///
+    /// Trials that were left out by their tags are not missing.
+    pub(super) fn finish(mut self, export: &Export<'_>) -> Result<PathBuf, ExportError> {
         self.summaries.write_all(b"]").map_err(|source| self.failed(source))?;
         for name in ["_journal/summaries/1.json", "summaries.json"] {
             let failed = |source| ExportError::Write { path: self.path.clone(), source };
@@ -161,7 +163,7 @@ impl<'a> Log<'a> {
         let (job, totals) = (self.job, std::mem::take(&mut self.totals));
         self.member("reductions.json", |file| json_to(file, &totals.reductions(job)))?;
         self.totals = totals;
-        let header = self.header();
+        let header = self.header(export.excluded_of(&self.agent, &self.dataset));
         self.member("header.json", |file| json_to(file, &header))?;
         let Self { path, zip, .. } = self;
         match zip.finish() {
@@ -247,9 +249,10 @@ impl<'a> Log<'a> {
     }
 
     /// Returns the header with the results.
-    fn header(&self) -> Value {
+    fn header(&self, excluded: u64) -> Value {
         let (job, totals) = (self.job, &self.totals);
         let planned = self.tasks().count() as u64 * u64::from(job.header().attempts);
+        let planned = planned.saturating_sub(excluded);
         let usage: serde_json::Map<String, Value> =
             totals.usage.iter().map(|usage| (self.model.clone(), json!(usage))).collect();
         let ended_at = job.runs().last().and_then(|run| run.ended_at).or(totals.ended_at);

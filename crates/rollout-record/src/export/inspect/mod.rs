@@ -25,7 +25,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         let trial = trial?;
         let (agent, dataset) = (trial.id.agent.as_str(), trial.id.dataset.as_str());
         if log.as_ref().is_none_or(|log| !log.is_of(agent, dataset)) {
-            made.files.extend(log.take().map(Log::finish).transpose()?);
+            made.files.extend(log.take().map(|log| log.finish(export)).transpose()?);
         }
         let model = chat::model_of(job, agent).unwrap_or(agent);
         let log = match &mut log {
@@ -36,7 +36,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         log.add(&Trial::read(job, &trial, model, uuid, notes.of(&trial.id))?)?;
         made.rows += 1;
     }
-    made.files.extend(log.map(Log::finish).transpose()?);
+    made.files.extend(log.map(|log| log.finish(export)).transpose()?);
     Ok(made)
 }
 
