@@ -12,6 +12,11 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
+/// A duration that may be far below a second: `40ms`, `1.4s`, `2m 05s`.
+pub fn fine_span(seconds: f64) -> String {
+    if seconds < 0.9995 { format!("{:.0}ms", seconds * 1000.0) } else { span(seconds) }
+}
+
 /// A reward or metric with at most three decimals: `1`, `0.92`, `-0.333`.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.3}");
@@ -61,6 +66,10 @@ mod tests {
         assert_eq!(
             [0.04, 59.94, 59.96, 125.0, 3720.0].map(span),
             ["0.0s", "59.9s", "1m 00s", "2m 05s", "1h 02m"]
+        );
+        assert_eq!(
+            [0.0, 0.0042, 0.9994, 0.9996, 125.0].map(fine_span),
+            ["0ms", "4ms", "999ms", "1.0s", "2m 05s"]
         );
     }
 

@@ -40,6 +40,12 @@ const ANSWER_CHARS: usize = 120;
 const EXPECTED_CHARS: usize = 80;
 const END_CHARS: usize = 100;
 
+/// What is shown of unsolved trials whose tests printed nothing.
+const NO_OUTPUT: &str = "the tests printed nothing";
+
+/// What is shown of unsolved rollouts without a recorded end.
+const NO_ANSWER: &str = "no answer is recorded";
+
 /// The evidence of one trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCause {
@@ -125,6 +131,12 @@ impl TrialCause {
         let dir = trial.verifier();
         let line = ["stdout.txt", "stderr.txt"].iter().find_map(|file| last_line(job, &dir.join(file)))?;
         Some(Self::unsolved(fit(&line, WHY_CHARS)))
+    }
+
+    /// The cause of an unsolved trial of which nothing more is known: its tests printed nothing, or no answer of a rollout
+    /// or a question is recorded.
+    pub fn unknown(is_rollout: bool) -> Self {
+        Self::unsolved(if is_rollout { NO_ANSWER } else { NO_OUTPUT })
     }
 
     /// The same for all trials that have the cause. Times, counts and ids differ between them.

@@ -130,6 +130,21 @@ impl TrialDir {
         Self(self.0.join("steps").join(name))
     }
 
+    /// The directory whose files grow while the trial runs: that of the newest step, for a task with steps. Blocks.
+    pub fn current_step(&self) -> Self {
+        let changed = |dir: &Self| {
+            let output = |dir: PathBuf| dir.join("stdout.txt");
+            let outputs = [output(dir.setup()), output(dir.command()), output(dir.verifier())];
+            let files = [dir.live_conversation(), dir.calls()];
+            let times = files.iter().chain(&outputs);
+            times.filter_map(|file| fs::metadata(file).ok()?.modified().ok()).max()
+        };
+        let entries = fs::read_dir(self.0.join("steps")).into_iter().flatten().filter_map(Result::ok);
+        let steps = entries.filter_map(|entry| Some(self.step(entry.file_name().to_str()?)));
+        let newest = steps.filter_map(|step| Some((changed(&step)?, step))).max_by_key(|(time, _)| *time);
+        newest.map_or_else(|| self.clone(), |(_, step)| step)
+    }
+
     /// The content of `/logs` in the environment.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")

@@ -112,6 +112,23 @@ impl Browser {
         self.post("url", &json!({"url": url}));
     }
 
+    /// Opens a page in a new tab, in which everything happens from now on. Headless tabs are all visible.
+    #[track_caller]
+    pub fn open_tab(&self, url: &str) {
+        let tab = self.post("window/new", &json!({"type": "tab"}));
+        self.post("window", &json!({"handle": tab["handle"]}));
+        self.open(url);
+    }
+
+    /// Lets the page believe that it is hidden, as in a tab behind another one, or that it is visible again.
+    #[track_caller]
+    pub fn hide(&self, is_hidden: bool) {
+        self.run(&format!(
+            "Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});\
+             document.dispatchEvent(new Event('visibilitychange'))"
+        ));
+    }
+
     /// Runs a script, and returns what it returns.
     #[track_caller]
     pub fn run(&self, script: &str) -> Value {

@@ -19,7 +19,8 @@ const theme = {
 theme.apply(theme.read());
 
 // The parts of the page as the server sent them, to see which of them change.
-const seen = new Map(all("[data-live]").map((part) => [part.dataset.live, document.body.dataset.events ? part.innerHTML : ""]));
+const isServed = "served" in document.body.dataset;
+const seen = new Map(all("[data-live]").map((part) => [part.dataset.live, isServed ? part.innerHTML : ""]));
 
 // Search and chips over the rows of a table. Both are kept in the address, so that a link has them too.
 const filters = all("[data-filters]").map((bar) => ({
@@ -82,6 +83,7 @@ showUnfold();
 
 // Changes: the server announces them, and the parts of the page that differ are replaced.
 function replace(next) {
+  const place = chosen && { at: rows().indexOf(chosen), href: hrefOf(chosen) };
   for (const part of all("[data-live]")) {
     const other = one(`[data-live="${CSS.escape(part.dataset.live)}"]`, next);
     if (!other || other.innerHTML === seen.get(part.dataset.live)) continue;
@@ -89,38 +91,60 @@ function replace(next) {
     const open = new Map(all("details[id]", part).map((fold) => [fold.id, fold.open]));
     const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     const logs = new Map(all("pre.log", part).map((log, at) => [at, log.scrollTop + log.clientHeight >= log.scrollHeight - 4]));
+    const top = part.scrollTop;
     part.replaceChildren(...document.importNode(other, true).childNodes);
     for (const fold of all("details[id]", part)) if (open.has(fold.id)) fold.open = open.get(fold.id);
     all("pre.log", part).forEach((log, at) => { if (logs.get(at) !== false) log.scrollTop = log.scrollHeight; });
-    if (focused) { const link = all("a", part).find((a) => a.getAttribute("href") === focused); if (link) link.focus(); }
+    if (focused) { const link = all("a", part).find((a) => a.getAttribute("href") === focused); if (link) link.focus({ preventScroll: true }); }
+    part.scrollTop = top;
   }
   filter();
   showUnfold();
+  if (!place || chosen.isConnected) return;
+  const list = rows();
+  chosen = list.find((row) => hrefOf(row) === place.href) || list[Math.min(place.at, list.length - 1)] || null;
+  if (chosen) chosen.classList.add("chosen");
 }
-const events = document.body.dataset.events;
-if (events) {
-  let isLoading = false, isStale = false;
-  const reload = async () => {
-    if (isLoading) { isStale = true; return; }
-    isLoading = true;
-    try {
-      const response = await fetch(location.pathname + location.search);
-      if (response.ok) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
-    } catch { /* The server has stopped; the page stays as it is. */ }
-    // At most one request a second, however fast trials end.
-    setTimeout(() => { isLoading = false; if (isStale) { isStale = false; reload(); } }, 1000);
-  };
-  const source = new EventSource(events);
-  const live = one("#live");
+// A page that is hidden, or of a job that has ended, holds no connection: browsers have only six for each server.
+const live = one("#live");
+let source = null, isLoading = false, isStale = false;
+async function reload() {
+  if (document.hidden) return;
+  if (isLoading) { isStale = true; return; }
+  isLoading = true;
+  try {
+    const response = await fetch(location.pathname + location.search);
+    if (response.ok) {
+      const next = new DOMParser().parseFromString(await response.text(), "text/html");
+      replace(next);
+      const { events } = next.body.dataset;
+      if (events) document.body.dataset.events = events; else delete document.body.dataset.events;
+      follow();
+    }
+  } catch { /* The server has stopped; the page stays as it is. */ }
+  // At most one request a second, however fast trials end.
+  setTimeout(() => { isLoading = false; if (isStale) { isStale = false; reload(); } }, 1000);
+}
+function follow() {
+  const { events } = document.body.dataset;
+  if (source && (document.hidden || !events)) { source.close(); source = null; live.hidden = true; }
+  if (source || document.hidden || !events) return;
+  source = new EventSource(events);
   source.addEventListener("connected", () => { live.hidden = false; reload(); });
   source.addEventListener("changed", reload);
   source.onerror = () => { live.hidden = true; };
+}
+if (isServed) {
+  follow();
+  document.addEventListener("visibilitychange", () => { follow(); if (!document.hidden && !source) reload(); });
 }
 for (const log of all("pre.log:not(.whole)")) log.scrollTop = log.scrollHeight;
 
 // Keys.
 let chosen = null;
 const rows = () => all("[data-row]").filter((row) => row.offsetParent !== null);
+const linkOf = (row) => row.matches("a") ? row : one("a.open, a", row);
+const hrefOf = (row) => { const link = linkOf(row); return link && link.getAttribute("href"); };
 function choose(step) {
   const list = rows();
   if (!list.length) return;
@@ -129,7 +153,7 @@ function choose(step) {
   if (chosen) chosen.classList.remove("chosen");
   chosen = list[next];
   chosen.classList.add("chosen");
-  const link = chosen.matches("a") ? chosen : one("a.open, a", chosen);
+  const link = linkOf(chosen);
   if (link) link.focus();
   chosen.scrollIntoView({ block: "nearest" });
 }

@@ -23,12 +23,20 @@ pub(crate) fn is_diff(text: &str) -> bool {
 pub(crate) fn render(text: &str) -> Html {
     let mut html = Html::default();
     let mut is_inside = false;
-    for line in text.split_inclusive('\n') {
+    let mut lines = text.split_inclusive('\n').peekable();
+    let mut is_new_name = false;
+    while let Some(line) = lines.next() {
         is_inside |= line.starts_with("diff --git ")
             || line.starts_with("--- ")
             || line.starts_with("*** Begin Patch");
+        // The names of a file: two lines, one after the other. A removed line may look like the first of them.
+        let is_old_name =
+            line.starts_with("--- ") && lines.peek().is_some_and(|next| next.starts_with("+++ "));
+        let is_name = is_old_name || is_new_name;
+        is_new_name = is_old_name;
         let class = match line.as_bytes().first() {
             _ if !is_inside => None,
+            _ if is_name => Some("hunk"),
             Some(b'+') => Some("added"),
             Some(b'-') => Some("removed"),
             Some(b'@') => Some("hunk"),
@@ -62,6 +70,9 @@ mod tests {
         assert!(html.contains(
             "<span class=\"removed\">-&lt;old&gt;</span>\n<span class=\"added\">+new</span>\n same"
         ));
-        assert!(html.starts_with("see:\n"));
+        let names = "<span class=\"hunk\">--- a/x</span>\n<span class=\"hunk\">+++ b/x</span>\n";
+        assert!(html.starts_with(&format!("see:\n{names}")), "{html}");
+        let removed = render("--- a/x\n+++ b/x\n@@ -1 +0,0 @@\n--- a rule\n").to_string();
+        assert!(removed.ends_with("<span class=\"removed\">--- a rule</span>\n"), "{removed}");
     }
 }

@@ -49,7 +49,8 @@ pub fn export(dir: &Path, to: &Path, options: ViewOptions) -> Result<ExportedPag
         writer.written.jobs += 1;
         let shared = library.job(&line.name)?;
         let (addresses, trials) = {
-            let job = lock(&shared);
+            let mut job = lock(&shared);
+            job.read_causes()?;
             (addresses(&job, &lines), job.indexes().filter_map(|index| job.id(index)).collect::<Vec<_>>())
         };
         addresses.iter().try_for_each(|address| writer.write(address))?;
@@ -67,9 +68,14 @@ fn addresses(job: &JobView, jobs: &[crate::job::JobLine]) -> Vec<Address> {
     let (_, grids) = pages::grid::pages(job);
     let mut addresses: Vec<_> = (1..=grids).map(|grid| Address::Job { job: name(), grid }).collect();
     let statuses = std::iter::once(None).chain(TrialStatus::ALL.map(Some));
-    let mut filters: Vec<_> =
+    let filters_of_all: Vec<_> =
         statuses.map(|status| TrialFilter { status, ..TrialFilter::default() }).collect();
-    let causes = job.causes().most_frequent().into_iter().map(|(number, _)| number);
+    let mut filters = filters_of_all.clone();
+    for agent in &job.saved.header().agents {
+        let of_agent = |filter: &TrialFilter| TrialFilter { agent: Some(agent.clone()), ..filter.clone() };
+        filters.extend(filters_of_all.iter().map(of_agent));
+    }
+    let causes = job.causes().into_iter().map(|(number, _)| number);
     filters.extend(causes.map(|cause| TrialFilter { cause: Some(cause), ..TrialFilter::default() }));
     let tags = job.tags().into_keys().cloned();
     filters.extend(tags.map(|tag| TrialFilter { tag: Some(tag), ..TrialFilter::default() }));
@@ -79,8 +85,8 @@ fn addresses(job: &JobView, jobs: &[crate::job::JobLine]) -> Vec<Address> {
         addresses.extend((1..=pages).map(page));
     }
     let number = jobs.iter().position(|line| line.name == job.name);
-    let previous = number.and_then(|number| pages::compare::with_previous(jobs, number));
-    for (left, right) in previous.into_iter().chain(pages::compare::between_agents(job)) {
+    let pairs = number.map(|number| pages::compare::exported(jobs, number));
+    for (left, right) in pairs.into_iter().flatten() {
         addresses.push(Address::Compare { left: right.clone(), right: left.clone() });
         addresses.push(Address::Compare { left, right });
     }

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     fs,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -12,20 +12,21 @@ use std::{
 use jiff::Timestamp;
 use rollout_core::{
     display::count,
+    event::ModelProgress,
     name::{TrialId, TrialIndex},
     result::{ErrorType, Totals, TrialSummary},
     statistics::Figures,
 };
 use rollout_record::{
-    causes::{CauseGroups, TrialCause},
+    causes::{CauseGroup, CauseGroups, TrialCause},
     layout::JobDir,
     notes::{JobNotes, NoteTag, TagExclusion, TrialNotes},
     rows,
-    saved::{ConversationPages, SavedError, SavedJob, SavedTrial, TrialStatus},
+    saved::{ConversationPages, SavedError, SavedJob, SavedTrial, TrialStatus, live::LiveUsage},
     stats::report::{Report, ReportData, ReportTask},
 };
 
-use crate::{error::ViewError, options::ViewOptions};
+use crate::{error::ViewError, links::CauseNumber, options::ViewOptions};
 
 /// How many trials without a result are looked up to find those that run. Trials start in the order of the plan, so
 /// those that run are among the first without a result.
@@ -33,6 +34,9 @@ const MAX_LOOKUPS: usize = 2_000;
 
 /// How many conversations stay in memory, as the places of their messages.
 const MAX_CONVERSATIONS: usize = 4;
+
+/// How many unsolved trials are looked at for their causes. Each takes a file, or a part of one.
+const MAX_EVIDENCE: usize = 2_000;
 
 /// The size and the time of a file.
 type FileStamp = Option<(u64, SystemTime)>;
@@ -52,6 +56,19 @@ pub(crate) struct JobStamp {
     is_running: bool,
 }
 
+impl JobStamp {
+    /// The state of what the line of a job in the list depends on.
+    pub(crate) fn of_line(path: &Path) -> Self {
+        let dir = JobDir::new(path);
+        Self {
+            journal: file_stamp(&dir.journal()),
+            notes: file_stamp(&dir.notes()),
+            sections: Vec::new(),
+            is_running: dir.is_running(),
+        }
+    }
+}
+
 /// A conversation of which the places of messages are known, and the state of its file.
 type KnownConversation = (TrialIndex, FileStamp, Option<Arc<ConversationPages>>);
 
@@ -67,7 +84,14 @@ pub(crate) struct JobView {
     /// By the index in the plan.
     summaries: Vec<Option<TrialSummary>>,
     running: HashSet<u64>,
-    causes: CauseGroups,
+    /// What running trials used of their models.
+    usage: RefCell<HashMap<u64, LiveUsage>>,
+    failed_causes: CauseGroups,
+    unsolved_causes: CauseGroups,
+    /// The unsolved trials whose causes were not read yet.
+    unread_causes: BTreeSet<u64>,
+    /// How many were read.
+    read_causes: usize,
     options: ViewOptions,
     notes: JobNotes,
     /// Why the notes cannot be read.
@@ -111,7 +135,11 @@ impl JobView {
             stamp: JobStamp::default(),
             summaries: Vec::new(),
             running: HashSet::new(),
-            causes: CauseGroups::default(),
+            usage: RefCell::default(),
+            failed_causes: CauseGroups::default(),
+            unsolved_causes: CauseGroups::default(),
+            unread_causes: BTreeSet::new(),
+            read_causes: 0,
             options,
             notes: JobNotes::default(),
             notes_problem: None,
@@ -162,30 +190,26 @@ impl JobView {
     /// The state of the files now.
     fn current_stamp(&self) -> JobStamp {
         let modified = |path: &Path| fs::metadata(path).and_then(|entry| entry.modified()).ok();
-        let dir = JobDir::new(self.saved.path());
-        JobStamp {
-            journal: file_stamp(&dir.journal()),
-            notes: file_stamp(&dir.notes()),
-            sections: self
-                .saved
-                .groups()
-                .map(|(agent, dataset)| modified(&dir.path().join(agent).join(dataset)))
-                .collect(),
-            is_running: self.saved.is_running(),
-        }
+        let dir = self.saved.path();
+        let sections = self.saved.groups().map(|(agent, dataset)| modified(&dir.join(agent).join(dataset)));
+        JobStamp { sections: sections.collect(), ..JobStamp::of_line(dir) }
     }
 
     /// Takes the trials of a job that was read as a whole.
     fn replace(&mut self, trials: Vec<(TrialIndex, ReadTrial)>) {
         self.summaries = vec![None; self.saved.planned() as usize];
-        self.causes = CauseGroups::default();
+        (self.failed_causes, self.unsolved_causes) = (CauseGroups::default(), CauseGroups::default());
+        self.unread_causes.clear();
+        self.read_causes = 0;
         trials.into_iter().for_each(|(index, trial)| self.put(index, trial));
     }
 
     fn add(&mut self, trial: &SavedTrial) {
         // The trial ran again, perhaps with another outcome.
         if self.summary(trial.index).is_some() {
-            self.causes.remove(trial.index);
+            self.failed_causes.remove(trial.index);
+            self.unsolved_causes.remove(trial.index);
+            self.unread_causes.remove(&trial.index.0);
         }
         let error = trial.result.error.as_ref().map(|error| (error.kind, error.message.as_str()));
         self.put(trial.index, ReadTrial::new(TrialSummary::from(&trial.result), error));
@@ -195,9 +219,29 @@ impl JobView {
         if let Some(place) = self.summaries.get_mut(index.0 as usize) {
             *place = Some(trial.summary);
         }
-        if let (Some(cause), Some(id)) = (trial.cause, self.saved.id(index)) {
-            self.causes.add(cause, index, id);
+        if TrialStatus::of_summary(&trial.summary) == TrialStatus::Unsolved {
+            self.unread_causes.insert(index.0);
         }
+        if let (Some(cause), Some(id)) = (trial.cause, self.saved.id(index)) {
+            self.failed_causes.add(cause, index, id);
+        }
+    }
+
+    /// Reads why trials are unsolved, for pages that show it. The list of jobs does not.
+    pub(crate) fn read_causes(&mut self) -> Result<(), SavedError> {
+        let room = MAX_EVIDENCE.saturating_sub(self.read_causes);
+        let indexes: Vec<u64> = self.unread_causes.iter().copied().take(room).collect();
+        for trial in self.saved.trials_of(indexes.iter().copied().map(TrialIndex))? {
+            let trial = trial?;
+            let is_rollout = self.saved.task(&trial).example_id.is_some();
+            let cause = self.saved.evidence(&trial).unwrap_or_else(|| TrialCause::unknown(is_rollout));
+            self.unsolved_causes.add(cause, trial.index, trial.id);
+        }
+        self.read_causes += indexes.len();
+        for index in &indexes {
+            self.unread_causes.remove(index);
+        }
+        Ok(())
     }
 
     /// Reads the notes. If they are damaged, the job is shown without them.
@@ -334,8 +378,37 @@ impl JobView {
     }
 
     /// The causes of failures.
-    pub(crate) fn causes(&self) -> &CauseGroups {
-        &self.causes
+    pub(crate) fn failed_causes(&self) -> &CauseGroups {
+        &self.failed_causes
+    }
+
+    /// How many unsolved trials are in no group, because there are too many of them or of their causes.
+    pub(crate) fn ungrouped(&self) -> u64 {
+        self.unread_causes.len() as u64 + self.unsolved_causes.others()
+    }
+
+    /// A cause by its number.
+    pub(crate) fn cause(&self, number: CauseNumber) -> Option<&CauseGroup> {
+        match number {
+            CauseNumber::Failed(number) => self.failed_causes.get(number),
+            CauseNumber::Unsolved(number) => self.unsolved_causes.get(number),
+        }
+    }
+
+    /// The causes that have trials: those of failures, then those of unsolved trials, the most frequent first.
+    pub(crate) fn causes(&self) -> Vec<(CauseNumber, &CauseGroup)> {
+        let failed = self.failed_causes.most_frequent().into_iter();
+        let unsolved = self.unsolved_causes.most_frequent().into_iter();
+        let failed = failed.map(|(number, group)| (CauseNumber::Failed(number), group));
+        failed.chain(unsolved.map(|(number, group)| (CauseNumber::Unsolved(number), group))).collect()
+    }
+
+    /// What the agent of a running trial used of its model so far, if the gateway records it.
+    pub(crate) fn used(&self, index: TrialIndex, trial: &TrialId) -> Option<ModelProgress> {
+        let mut usage = self.usage.borrow_mut();
+        usage.retain(|index, _| self.running.contains(index));
+        let dir = JobDir::new(self.saved.path()).trial(trial);
+        usage.entry(index.0).or_default().update(self.saved.path(), &dir).ok().flatten()
     }
 
     /// The figures of each agent.

@@ -11,7 +11,7 @@ use rollout_record::{layout::JobDir, saved::SavedError};
 
 use crate::{
     error::ViewError,
-    job::{JobLine, JobView},
+    job::{JobLine, JobStamp, JobView},
     options::ViewOptions,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Library {
     is_job: bool,
     options: ViewOptions,
     open: Mutex<OpenJobs>,
+    /// The lines of the list, each with the state of its job.
+    lines: Mutex<HashMap<String, (JobStamp, JobLine)>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +53,14 @@ impl Library {
             .and_then(|root| fs::read_dir(&root).map(|_| root))
             .map_err(|source| ViewError::Directory { path: dir.to_owned(), source })?;
         let is_job = JobDir::new(&root).journal().is_file();
-        Ok(Self { root, given: dir.to_owned(), is_job, options, open: Mutex::default() })
+        Ok(Self {
+            root,
+            given: dir.to_owned(),
+            is_job,
+            options,
+            open: Mutex::default(),
+            lines: Mutex::default(),
+        })
     }
 
     /// The names of the jobs. Links that lead out of the directory are not jobs of it.
@@ -109,12 +118,24 @@ impl Library {
         Ok(job)
     }
 
-    /// The jobs, the newest first.
+    /// The jobs, the newest first. A job is opened only if it has changed since it was listed.
     pub(crate) fn list(&self) -> Result<Vec<ListedJob>, ViewError> {
         let mut jobs: Vec<ListedJob> = Vec::new();
-        for name in self.names()? {
+        let names = self.names()?;
+        lock(&self.lines).retain(|name, _| names.contains(name));
+        for name in names {
+            let stamp = self.path(&name).map(|path| JobStamp::of_line(&path)).unwrap_or_default();
+            let known = lock(&self.lines).get(&name).filter(|(known, _)| *known == stamp).cloned();
+            if let Some((_, line)) = known {
+                jobs.push(Ok(line));
+                continue;
+            }
             match self.job(&name) {
-                Ok(job) => jobs.push(Ok(lock(&job).line())),
+                Ok(job) => {
+                    let line = lock(&job).line();
+                    lock(&self.lines).insert(name, (stamp, line.clone()));
+                    jobs.push(Ok(line));
+                }
                 // One damaged job must not hide the others.
                 Err(ViewError::Saved(error)) => jobs.push(Err((name, error))),
                 Err(error) => return Err(error),
@@ -143,4 +164,63 @@ impl OpenJobs {
 /// Locks, also after a panic of another request: the data is read again if its files change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+    use rollout_core::event::JobKind;
+    use rollout_record::journal::{Header, Journal, JournalEntry, JournalError, VERSION};
+
+    use super::*;
+
+    /// Creates a job without tasks.
+    fn journal(dir: &Path) -> Journal {
+        fs::create_dir(dir).unwrap();
+        let header = Header {
+            version: VERSION,
+            kind: JobKind::Job,
+            job_name: "job".to_owned(),
+            directory: None,
+            job_file: PathBuf::from("/job.yaml"),
+            overrides: Vec::new(),
+            config_hash: "sha256:0".to_owned(),
+            config: None,
+            provider: "native".to_owned(),
+            agents: vec!["agent".to_owned()],
+            attempts: 1,
+            pins: BTreeMap::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
+            regrade: None,
+            imported: None,
+            tasks: Vec::new(),
+        };
+        let tasks = std::iter::empty::<Result<_, JournalError>>();
+        Journal::create(&JobDir::new(dir).journal(), header, tasks).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_opened_again_for_the_list_only_if_it_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(journal(&dir.path().join("old")));
+        let mut new = journal(&dir.path().join("new"));
+        let library = Library::open(dir.path(), ViewOptions::default()).unwrap();
+        let list = || {
+            let jobs = library.list().unwrap().into_iter().map(|job| job.unwrap().name);
+            let mut open: Vec<String> = lock(&library.open).jobs.drain().map(|(name, _)| name).collect();
+            open.sort_unstable();
+            (jobs.count(), open)
+        };
+        assert_eq!(list(), (2, vec!["new".to_owned(), "old".to_owned()]));
+        assert_eq!(list(), (2, Vec::new()));
+        new.push(&JournalEntry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None });
+        new.sync().unwrap();
+        assert_eq!(list(), (2, vec!["new".to_owned()]));
+        drop(new);
+        fs::remove_dir_all(dir.path().join("old")).unwrap();
+        assert_eq!(list().0, 1);
+    }
 }

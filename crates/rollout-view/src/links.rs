@@ -1,8 +1,82 @@
 //! The addresses of pages. They are the same when pages are served and when they are exported, and links between pages
 //! are relative, so an export works from any place, and without a server.
 
+use std::fmt;
+
 use rollout_core::name::TrialId;
 use rollout_record::{notes::NoteTag, saved::TrialStatus};
+
+/// Where the form that chooses a comparison leads, below the root.
+pub(crate) const COMPARE_FORM: &str = "compare.html";
+
+/// The number of a cause in the job: one of failures, or one of unsolved trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CauseNumber {
+    Failed(usize),
+    Unsolved(usize),
+}
+
+/// Begins the numbers of causes of unsolved trials.
+const UNSOLVED: &str = "unsolved-";
+
+impl fmt::Display for CauseNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(number) => write!(f, "{number}"),
+            Self::Unsolved(number) => write!(f, "{UNSOLVED}{number}"),
+        }
+    }
+}
+
+impl CauseNumber {
+    /// Parses a number as it is displayed.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix(UNSOLVED) {
+            Some(number) => number.parse().ok().map(Self::Unsolved),
+            None => text.parse().ok().map(Self::Failed),
+        }
+    }
+}
+
+/// The order of trials, as of `rollout list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum TrialSort {
+    /// The order of the plan.
+    #[default]
+    Plan,
+    Status,
+    /// The lowest first.
+    Reward,
+    /// The longest first.
+    Time,
+    /// The most expensive first.
+    Cost,
+}
+
+impl TrialSort {
+    pub(crate) const ALL: [Self; 5] = [Self::Plan, Self::Status, Self::Reward, Self::Time, Self::Cost];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Status => "status",
+            Self::Reward => "reward",
+            Self::Time => "time",
+            Self::Cost => "cost",
+        }
+    }
+
+    /// What people choose.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Plan => "in the order of the job",
+            Self::Status => "by status",
+            Self::Reward => "lowest reward first",
+            Self::Time => "longest first",
+            Self::Cost => "most expensive first",
+        }
+    }
+}
 
 /// Which trials a list shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,10 +85,11 @@ pub(crate) struct TrialFilter {
     pub(crate) agent: Option<String>,
     /// A part of the name of the task.
     pub(crate) text: String,
-    /// The number of a cause of failures in the job.
-    pub(crate) cause: Option<usize>,
+    /// A cause in the job.
+    pub(crate) cause: Option<CauseNumber>,
     /// A tag of a person.
     pub(crate) tag: Option<NoteTag>,
+    pub(crate) sort: TrialSort,
 }
 
 /// One side of a comparison.
@@ -22,6 +97,13 @@ pub(crate) struct TrialFilter {
 pub(crate) struct SideName {
     pub(crate) job: String,
     pub(crate) agent: String,
+}
+
+impl SideName {
+    /// The value in a form that chooses it.
+    pub(crate) fn value(&self) -> String {
+        format!("{}/{}", encoded(&self.job), encoded(&self.agent))
+    }
 }
 
 /// A page or a file.
@@ -58,11 +140,12 @@ impl Address {
                 match delivery {
                     Delivery::Served => format!("jobs/{job}/trials.html{}", query(filter, *page)),
                     Delivery::Exported => {
-                        let name = match (filter.cause, filter.status, &filter.tag) {
+                        let status = filter.status.map_or("all", TrialStatus::as_str);
+                        let name = match (filter.cause, &filter.tag, &filter.agent) {
                             (Some(cause), ..) => format!("cause-{cause}"),
-                            (None, _, Some(tag)) => format!("tag-{}", encoded(tag.as_str())),
-                            (None, Some(status), None) => status.as_str().to_owned(),
-                            (None, None, None) => "all".to_owned(),
+                            (None, Some(tag), _) => format!("tag-{}", encoded(tag.as_str())),
+                            (None, None, Some(agent)) => format!("agent-{}-{status}", encoded(agent)),
+                            (None, None, None) => status.to_owned(),
                         };
                         format!("jobs/{job}/trials-{name}-{page}.html")
                     }
@@ -83,8 +166,7 @@ impl Address {
                 format!("{}/files/{}/raw.{extension}", trial_path(job, trial), joined(path))
             }
             Self::Compare { left, right } => {
-                let side = |side: &SideName| format!("{}/{}", encoded(&side.job), encoded(&side.agent));
-                format!("compare/{}/with/{}/index.html", side(left), side(right))
+                format!("compare/{}/with/{}/index.html", left.value(), right.value())
             }
         }
     }
@@ -122,6 +204,9 @@ fn query(filter: &TrialFilter, page: usize) -> String {
     parts.extend(filter.agent.as_ref().map(|agent| format!("agent={}", encoded(agent))));
     parts.extend(filter.cause.map(|cause| format!("cause={cause}")));
     parts.extend(filter.tag.as_ref().map(|tag| format!("tag={}", encoded(tag.as_str()))));
+    if filter.sort != TrialSort::Plan {
+        parts.push(format!("sort={}", filter.sort.as_str()));
+    }
     if !filter.text.is_empty() {
         parts.push(format!("text={}", encoded(&filter.text)));
     }
@@ -186,6 +271,33 @@ mod tests {
         for part in ["", ".", "..", "%2e%2e", "a%2fb", "%2Fetc", "a%5Cb", "%00", "%ff", "%", "%2"] {
             assert_eq!(decoded(part), None, "{part}");
         }
+    }
+
+    #[test]
+    fn lists_of_trials_have_files_of_their_own_in_an_export() {
+        let path = |filter| {
+            let address = Address::Trials { job: "job".to_owned(), filter, page: 1 };
+            address.path(Delivery::Exported)
+        };
+        let of_agent = |agent: &str, status| TrialFilter {
+            agent: Some(agent.to_owned()),
+            status,
+            ..TrialFilter::default()
+        };
+        let cause = |cause| TrialFilter { cause: Some(cause), ..TrialFilter::default() };
+        let paths = [
+            of_agent("a", None),
+            of_agent("a", Some(TrialStatus::Failed)),
+            of_agent("a-failed", None),
+            cause(CauseNumber::Failed(2)),
+            cause(CauseNumber::Unsolved(2)),
+            TrialFilter::default(),
+        ];
+        assert_eq!(
+            paths.map(path),
+            ["agent-a-all", "agent-a-failed", "agent-a-failed-all", "cause-2", "cause-unsolved-2", "all"]
+                .map(|name| format!("jobs/job/trials-{name}-1.html"))
+        );
     }
 
     #[test]

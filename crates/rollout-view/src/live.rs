@@ -13,7 +13,7 @@ use std::{
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, stream};
 use rollout_core::name::TrialId;
-use rollout_record::layout::JobDir;
+use rollout_record::{layout::JobDir, saved};
 use tokio_util::sync::CancellationToken;
 
 use crate::library::Library;
@@ -29,8 +29,11 @@ pub(crate) enum Watched {
     Trial(String, TrialId),
 }
 
-/// The sizes and times of files, and which jobs run.
-type Stamp = (Vec<Option<(u64, SystemTime)>>, Vec<bool>);
+/// How often the page of a running trial changes by itself, because it shows the age of the trial.
+const AGE_PERIOD: u64 = 5;
+
+/// The sizes and times of files, which jobs run, and the age of a running trial in periods.
+type Stamp = (Vec<Option<(u64, SystemTime)>>, Vec<bool>, Option<u64>);
 
 impl Watched {
     fn stamp(&self, library: &Library) -> Stamp {
@@ -50,8 +53,16 @@ impl Watched {
             Some((entry.len(), entry.modified().ok()?))
         };
         // A job ends after its last file is written.
-        let running = jobs.iter().map(|job| JobDir::new(job).is_running()).collect();
-        (paths.iter().map(stamp).collect(), running)
+        let running: Vec<bool> = jobs.iter().map(|job| JobDir::new(job).is_running()).collect();
+        let age = match (self, &jobs[..]) {
+            (Self::Trial(_, trial), [job]) if running.contains(&true) => {
+                let dir = JobDir::new(job).trial(trial);
+                let age = saved::live::age(&dir).filter(|_| !dir.result().exists());
+                age.map(|age| age.as_secs() / AGE_PERIOD)
+            }
+            _ => None,
+        };
+        (paths.iter().map(stamp).collect(), running, age)
     }
 }
 
@@ -72,17 +83,12 @@ fn job_files(job: &Path) -> Vec<PathBuf> {
 fn trial_files(job: &Path, trial: &TrialId) -> Vec<PathBuf> {
     let job = JobDir::new(job);
     let dir = job.trial(trial);
-    let mut files = vec![
-        job.journal(),
-        job.notes(),
-        dir.result(),
-        dir.trajectory(),
-        dir.calls(),
-        dir.live_conversation(),
-        dir.build_log(),
-    ];
-    for output in [dir.setup(), dir.command(), dir.verifier()] {
-        files.extend(["stdout.txt", "stderr.txt"].map(|name| output.join(name)));
+    let mut files = vec![job.journal(), job.notes(), dir.result(), dir.build_log()];
+    for dir in [&dir, &dir.current_step()] {
+        files.extend([dir.trajectory(), dir.calls(), dir.live_conversation()]);
+        for output in [dir.setup(), dir.command(), dir.verifier()] {
+            files.extend(["stdout.txt", "stderr.txt"].map(|name| output.join(name)));
+        }
     }
     files
 }

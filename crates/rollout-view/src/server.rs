@@ -171,6 +171,10 @@ async fn respond(service: &Service, request: &Parts) -> Result<Response, Refused
         return Ok(with_headers(events.into_response(), POLICY));
     }
     let query = request.uri.query().unwrap_or_default();
+    if let Some(comparison) = site::chosen(path, query) {
+        let to = (header::LOCATION, comparison.path(Delivery::Served));
+        return Ok(with_headers((StatusCode::SEE_OTHER, [to]).into_response(), POLICY));
+    }
     let Some(address) = site::parse(path, query) else {
         return Err((StatusCode::NOT_FOUND, "there is no such page"));
     };

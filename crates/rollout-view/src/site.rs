@@ -14,7 +14,7 @@ use crate::{
     error::ViewError,
     files,
     library::{Library, lock},
-    links::{Address, Delivery, SideName, TrialFilter, decoded},
+    links::{Address, COMPARE_FORM, CauseNumber, Delivery, SideName, TrialFilter, TrialSort, decoded},
     pages::{self, Here},
 };
 
@@ -64,6 +64,17 @@ pub(crate) fn parse(path: &str, query: &str) -> Option<Address> {
     }
 }
 
+/// The comparison that was chosen in a form: `left` and `right` are a job and an agent each.
+pub(crate) fn chosen(path: &str, query: &str) -> Option<Address> {
+    let side = |wanted: &str| {
+        let mut values = url::form_urlencoded::parse(query.as_bytes());
+        let (_, value) = values.find(|(key, _)| key == wanted)?;
+        let (job, agent) = value.split_once('/')?;
+        Some(SideName { job: decoded(job)?, agent: decoded(agent)? })
+    };
+    (path == COMPARE_FORM).then(|| Some(Address::Compare { left: side("left")?, right: side("right")? }))?
+}
+
 /// The number of a page by its name: `index.html`, or the prefix and a number from 2.
 fn number(name: &str, prefix: &str) -> Option<usize> {
     if name == "index.html" {
@@ -90,7 +101,11 @@ fn filter(query: &str) -> (TrialFilter, usize) {
             "status" => filter.status = TrialStatus::ALL.into_iter().find(|status| status.as_str() == value),
             "agent" => filter.agent = Some(value.into_owned()).filter(|agent| !agent.is_empty()),
             "text" => filter.text = value.into_owned(),
-            "cause" => filter.cause = value.parse().ok(),
+            "cause" => filter.cause = CauseNumber::parse(&value),
+            "sort" => {
+                let sort = TrialSort::ALL.into_iter().find(|sort| sort.as_str() == value);
+                filter.sort = sort.unwrap_or_default();
+            }
             "tag" => filter.tag = NoteTag::new(&value).ok(),
             "page" => page = value.parse().unwrap_or(1).max(1),
             _ => {}
@@ -118,15 +133,20 @@ pub(crate) fn find(library: &Library, address: &Address, delivery: Delivery) -> 
         Address::Job { job, grid } => {
             let others: Vec<_> = library.list()?.into_iter().filter_map(Result::ok).collect();
             let job = library.job(job)?;
-            pages::job::page(&lock(&job), &others, *grid, here)
+            let mut job = lock(&job);
+            job.read_causes()?;
+            pages::job::page(&job, &others, *grid, here)
         }
         Address::Trials { job, filter, page } => {
             let job = library.job(job)?;
-            pages::trials::page(&lock(&job), filter, *page, here)
+            let mut job = lock(&job);
+            job.read_causes()?;
+            pages::trials::page(&job, filter, *page, here)
         }
         Address::Trial { job, trial, page } => {
             let job = library.job(job)?;
-            let job = lock(&job);
+            let mut job = lock(&job);
+            job.read_causes()?;
             let index = job.index(trial).ok_or_else(|| ViewError::NotFound(format!("the trial {trial}")))?;
             pages::trial::page(&job, index, *page, here)
         }
@@ -202,8 +222,9 @@ mod tests {
             status: Some(TrialStatus::Failed),
             agent: Some("a&b".to_owned()),
             text: "x y".to_owned(),
-            cause: Some(3),
+            cause: Some(CauseNumber::Unsolved(3)),
             tag: Some(NoteTag::new("x:y").unwrap()),
+            sort: TrialSort::Cost,
         };
         for address in [
             Address::Jobs,
@@ -222,6 +243,22 @@ mod tests {
             let (path, query) = text.split_once('?').unwrap_or((&text, ""));
             assert_eq!(parse(path, query), Some(address), "{text}");
         }
+    }
+
+    #[test]
+    fn a_form_leads_to_the_comparison_that_it_chooses() {
+        let side = |job: &str, agent: &str| SideName { job: job.to_owned(), agent: agent.to_owned() };
+        let address = Address::Compare { left: side("a job", "x&y"), right: side("b", "c+d") };
+        let Address::Compare { left, right } = &address else { unreachable!() };
+        let query: String = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("left", &left.value())
+            .append_pair("right", &right.value())
+            .finish();
+        assert_eq!(chosen("compare.html", &query), Some(address));
+        for query in ["", "left=a%2Fb", "left=a&right=b", "left=..%2Fb&right=a%2Fb"] {
+            assert_eq!(chosen("compare.html", query), None, "{query}");
+        }
+        assert_eq!(chosen("index.html", "left=a%2Fb&right=a%2Fb"), None);
     }
 
     #[test]

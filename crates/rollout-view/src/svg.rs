@@ -1,7 +1,7 @@
 //! Charts. Colours come from the style sheet, so they follow its light and dark themes.
 
 use rollout_core::{
-    display::span,
+    display::fine_span,
     statistics::{Interval, Spread},
     xml::escape,
 };
@@ -11,12 +11,12 @@ use crate::html::Html;
 const WIDTH: f64 = 480.0;
 const ROW: f64 = 30.0;
 /// Where names end and the scale begins.
-const LEFT: f64 = 124.0;
+const LEFT: f64 = 132.0;
 /// Where the scale ends and the values begin.
 const RIGHT: f64 = WIDTH - 84.0;
 const TOP: f64 = 6.0;
 const AXIS: f64 = 24.0;
-const MAX_NAME_CHARS: usize = 16;
+const MAX_NAME_CHARS: usize = 14;
 
 /// A row of a chart.
 pub(crate) struct ChartRow<'a> {
@@ -118,8 +118,10 @@ fn marks(marks: &Marks, middle: f64, x: &impl Fn(f64) -> f64, html: &mut Html) {
 
 /// The number of trials in each of several ranges of rewards, as columns.
 pub(crate) fn histogram(label: &str, values: &[f64], tick: fn(f64) -> String) -> Html {
-    const BINS: usize = 24;
-    const HEIGHT: f64 = 100.0;
+    const BINS: usize = 12;
+    const HEIGHT: f64 = 112.0;
+    /// The space above the highest column, for its count.
+    const COUNT: f64 = 20.0;
     let (low, high) = values
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));
@@ -141,16 +143,20 @@ pub(crate) fn histogram(label: &str, values: &[f64], tick: fn(f64) -> String) ->
         escape(label)
     ));
     for (number, count) in bins.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let height = (*count as f64 / most * (HEIGHT - 10.0)).max(2.0);
+        let height = (*count as f64 / most * (HEIGHT - COUNT)).max(2.0);
         let from = low + range * number as f64 / BINS as f64;
         html.push_format(format_args!(
             "<rect class=\"column\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" rx=\"2\">\
-             <title>{count} at {} to {}</title></rect>",
+             <title>{count} at {} to {}</title></rect>\
+             <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             10.0 + step * number as f64 + 1.0,
             HEIGHT - height,
             step - 2.0,
             escape(&tick(from)),
             escape(&tick(from + range / BINS as f64)),
+            10.0 + step * (number as f64 + 0.5),
+            HEIGHT - height - 5.0,
+            short_count(*count),
         ));
     }
     for (at, value, anchor) in
@@ -166,6 +172,11 @@ pub(crate) fn histogram(label: &str, values: &[f64], tick: fn(f64) -> String) ->
     html
 }
 
+/// A number that fits above a column: `9999`, `12k`.
+fn short_count(count: u64) -> String {
+    if count < 10_000 { count.to_string() } else { format!("{}k", count / 1000) }
+}
+
 /// A phase of a trial, in seconds since its start.
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
@@ -176,7 +187,7 @@ pub(crate) struct Phase {
 /// The phases of a trial on one scale.
 pub(crate) fn timeline(phases: &[Phase], total: f64) -> Html {
     let total = phases.iter().map(|phase| phase.end).fold(total, f64::max).max(1e-6);
-    let x = |seconds: f64| 92.0 + seconds / total * (WIDTH - 160.0);
+    let x = |seconds: f64| 104.0 + seconds / total * (WIDTH - 172.0);
     let mut html = Html::default();
     let height = 24.0 * phases.len() as f64 + 4.0;
     html.push_format(format_args!(
@@ -186,7 +197,7 @@ pub(crate) fn timeline(phases: &[Phase], total: f64) -> Html {
         let top = 24.0 * number as f64 + 4.0;
         let (start, end) = (x(phase.start), x(phase.end));
         html.push_format(format_args!(
-            "<text class=\"name\" x=\"82\" y=\"{}\" text-anchor=\"end\">{}</text>\
+            "<text class=\"name\" x=\"96\" y=\"{}\" text-anchor=\"end\">{}</text>\
              <rect class=\"phase {}\" x=\"{start:.1}\" y=\"{}\" width=\"{:.1}\" height=\"14\" rx=\"3\"/>\
              <text class=\"value\" x=\"{:.1}\" y=\"{}\">{}</text>",
             top + 12.0,
@@ -196,7 +207,7 @@ pub(crate) fn timeline(phases: &[Phase], total: f64) -> Html {
             (end - start).max(2.0),
             end.max(start + 2.0) + 8.0,
             top + 12.0,
-            span(phase.end - phase.start),
+            fine_span(phase.end - phase.start),
         ));
     }
     html.push_markup("</svg>");

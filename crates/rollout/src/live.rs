@@ -1,7 +1,6 @@
 //! The conversation of a trial that still runs, from the files that grow while it does.
 
 use std::{
-    fs,
     io::{self, Read as _},
     path::Path,
 };
@@ -18,7 +17,7 @@ const CALLS_BYTES: u64 = 8 << 20;
 /// through the gateway. Empty before the first answer, and for other agents. Files outside of the job are not read.
 /// Blocks.
 pub fn messages_so_far(job: &Path, trial: &TrialDir) -> io::Result<Messages> {
-    let trial = &current(trial);
+    let trial = &trial.current_step();
     let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match open_below(job, &trial.live_conversation()) {
         Ok(mut file) => {
@@ -38,19 +37,10 @@ pub fn messages_so_far(job: &Path, trial: &TrialDir) -> io::Result<Messages> {
     }
 }
 
-/// The directory whose files grow: that of the newest step, for a task with steps.
-fn current(trial: &TrialDir) -> TrialDir {
-    let changed = |dir: &TrialDir| {
-        let files = [dir.live_conversation(), dir.calls()];
-        files.iter().filter_map(|file| fs::metadata(file).ok()?.modified().ok()).max()
-    };
-    let entries = fs::read_dir(trial.path().join("steps")).into_iter().flatten().filter_map(Result::ok);
-    let steps = entries.filter_map(|entry| Some(trial.step(entry.file_name().to_str()?)));
-    steps.filter(|step| changed(step).is_some()).max_by_key(changed).unwrap_or_else(|| trial.clone())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

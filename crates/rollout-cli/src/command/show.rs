@@ -1,7 +1,7 @@
 //! `rollout show`: one trial on one screen.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,13 +9,14 @@ use std::{
 
 use rollout::{
     benchmark::PREDICTED_ANSWER,
+    event::ModelProgress,
     model::{Message, Role},
     name::TrialId,
     record::{
         layout::{TrialDir, open_below},
         moment,
         notes::JobNotes,
-        saved::{Conversation, SavedTrial, TrialStatus},
+        saved::{self, Conversation, SavedTrial, TrialStatus, live::LiveUsage},
     },
     result::{AgentUsage, Durations, TrialResult, TrialSummary},
 };
@@ -101,8 +102,10 @@ fn unfinished(found: &FoundTrial) -> String {
         return lines.join("\n");
     }
     let dir = TrialDir::new(found.dir());
-    let age = fs::metadata(dir.path()).and_then(|dir| dir.created()).ok().and_then(|at| at.elapsed().ok());
-    facts.extend(age.map(|age| ("running for", span(age.as_secs_f64()))));
+    facts.push(("phase", saved::live::phase(&dir).as_str().to_owned()));
+    facts.extend(saved::live::age(&dir).map(|age| ("running for", span(age.as_secs_f64()))));
+    let used = LiveUsage::default().update(found.job.path(), &dir).unwrap_or_default();
+    facts.extend(used.into_iter().flat_map(|used| wrapped("model", &so_far(&used))));
     let messages = logs::messages(found).unwrap_or_default();
     if !messages.is_empty() {
         facts.extend(wrapped("conversation", &said(messages.iter(), None)));
@@ -221,6 +224,17 @@ fn phases(durations: &Durations) -> String {
     ];
     let ran = parts.iter().filter_map(|(name, seconds)| Some(format!("{name} {}", span((*seconds)?))));
     format!("{}, in all {}", ran.collect::<Vec<_>>().join(", "), span(durations.total_sec))
+}
+
+/// What a running agent used of its model until now.
+fn so_far(used: &ModelProgress) -> String {
+    let mut parts = vec![
+        count(used.turns, "call"),
+        format!("{} tokens in", used.input_tokens),
+        format!("{} tokens out", used.output_tokens),
+    ];
+    parts.extend(used.cost.map(dollars));
+    parts.join(", ")
 }
 
 /// What the agent's model was asked and cost.

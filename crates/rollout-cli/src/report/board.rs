@@ -17,12 +17,6 @@ use rollout::{
     result::{Standing, Totals, TrialResult},
 };
 
-/// What is shown of unsolved trials whose tests printed nothing.
-const NO_OUTPUT: &str = "the tests printed nothing";
-
-/// What is shown of unsolved rollouts without a recorded end.
-const NO_ANSWER: &str = "no answer is recorded";
-
 /// The state of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
@@ -159,10 +153,9 @@ impl Board {
                 (Some(evidence), _) => TrialCause::of_evidence(evidence),
                 (None, Some(_)) => {
                     let dir = JobDir::new(&self.directory).trial(&trial);
-                    let unknown = || TrialCause::unsolved(NO_OUTPUT);
-                    TrialCause::of_tests(&self.directory, &dir).unwrap_or_else(unknown)
+                    TrialCause::of_tests(&self.directory, &dir).unwrap_or_else(|| TrialCause::unknown(false))
                 }
-                (None, None) => of_error().unwrap_or_else(|| TrialCause::unsolved(NO_ANSWER)),
+                (None, None) => of_error().unwrap_or_else(|| TrialCause::unknown(true)),
             };
             self.unsolved_causes.add(cause, index, trial);
         }

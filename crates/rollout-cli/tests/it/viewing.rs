@@ -95,6 +95,59 @@ fn trials_are_listed_filtered_and_sorted() {
     assert_eq!(by_reward, ["idle/set/task__1", "good/set/task__1", "broken/set/task__1"]);
 }
 
+/// A job of agents that report what they used. The slowest is the cheapest.
+fn priced() -> TestJob {
+    let agent = |name: &str, cost: &str, script: &str| {
+        let usage = format!(
+            r#"{{"input_tokens": 1200, "cached_tokens": 200, "output_tokens": 34, "cost_usd": {cost}}}"#
+        );
+        json!({"name": name, "execute": format!("{script}; echo '{usage}' > /logs/agent/usage.json")})
+    };
+    let tests = r#"#!/bin/sh
+echo 'checked 3 files'
+echo 'one is missing' >&2
+echo '{"reward": 0.5, "style": 0.25}' > /logs/verifier/reward.json
+"#;
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(agent("cheap", "0.01", "sleep 1.2"))
+        .agent(agent("dear", "2.5", "true"))
+        .agent(json!({"name": "free", "execute": "sleep 0.6"}))
+        .agent(json!({"name": "broken", "execute": "exit 3"}))
+        .task(TestTask::new("task").tests(tests));
+    job.run().expect(1);
+    job
+}
+
+#[test]
+fn trials_are_sorted_by_time_by_cost_and_by_status() {
+    let job = priced();
+    let sorted = |by: &str| {
+        let lines = job.rollout(&["list", "jobs/job", "--json", "--sort", by]).expect(0).stdout();
+        let agent =
+            |line: &str| serde_json::from_str::<Value>(line).unwrap()["agent"].as_str().unwrap().to_owned();
+        lines.lines().map(agent).collect::<Vec<_>>()
+    };
+    assert_eq!(sorted("time")[..2], ["cheap", "free"]);
+    assert_eq!(sorted("cost"), ["dear", "cheap", "free", "broken"]);
+    assert_eq!(sorted("status"), ["cheap", "dear", "free", "broken"]);
+    assert_eq!(sorted("plan"), ["cheap", "dear", "free", "broken"]);
+}
+
+#[test]
+fn a_trial_is_shown_with_its_rewards_its_tokens_and_what_its_tests_printed() {
+    let job = priced();
+    let shown = job.rollout(&["show", "jobs/job/dear/set/task__1"]).expect(0).stdout();
+    for part in [
+        "dear/set/task__1  unsolved, reward 0.5\n",
+        "rewards      style 0.25\n",
+        "model        1200 tokens in (200 cached), 34 tokens out, $2.50\n",
+        "\nverifier output (end of stdout.txt)\n  checked 3 files\n",
+        "\nverifier output (end of stderr.txt)\n  one is missing\n",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+}
+
 #[test]
 fn a_failed_trial_shows_its_error_its_output_and_what_to_do_next() {
     let job = three();
@@ -170,7 +223,13 @@ fn the_log_of_a_running_trial_is_followed_to_its_end() {
     assert_eq!(listed["status"], "running");
     let jobs: Value = serde_json::from_str(&job.rollout(&["list", "--json"]).expect(0).stdout()).unwrap();
     assert_eq!((&jobs["status"], &jobs["finished_trials"]), (&json!("running"), &json!(0)));
+    let of_status = |status: &str| {
+        let listed = job.rollout(&["list", "jobs/job", "--json", "--status", status]).expect(0).stdout();
+        listed.lines().count()
+    };
+    assert_eq!(["running", "missing", "solved"].map(of_status), [1, 0, 0]);
     let shown = job.rollout(&["show", "jobs/job/agent/set/task__1"]).expect(0).stdout();
+    assert!(shown.contains("\nphase        execute\n"), "{shown}");
     assert!(
         shown.contains("running") && shown.contains("rollout logs jobs/job/agent/set/task__1 -f"),
         "{shown}"

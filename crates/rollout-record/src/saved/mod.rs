@@ -21,6 +21,7 @@
 mod conversation;
 mod evidence;
 mod lines;
+pub mod live;
 mod pages;
 mod plan;
 mod recorded;
@@ -270,6 +271,15 @@ impl SavedJob {
         let path = self.dir.journal();
         let lines = Lines::open(&path).map_err(|source| SavedError::Read { path, source })?;
         Ok(Trials { job: self, lines, next: 0 })
+    }
+
+    /// Returns these trials, without those that have no result.
+    pub fn trials_of(
+        &self,
+        indexes: impl IntoIterator<Item = TrialIndex>,
+    ) -> Result<impl Iterator<Item = Result<SavedTrial, SavedError>>, SavedError> {
+        let mut trials = self.trials()?;
+        Ok(indexes.into_iter().filter_map(move |index| Some(trials.read(self.place(index)?))))
     }
 
     /// Returns a trial, or None if it has no result.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use askama::Template;
 use rollout_core::{
-    display::{number, percent, span},
+    display::{fine_span, number, percent},
     statistics::Interval,
 };
 use rollout_record::{
@@ -18,7 +18,7 @@ use crate::{
     html::Html,
     job::{JobLine, JobView},
     library::{Library, lock},
-    links::{Address, SideName},
+    links::{Address, COMPARE_FORM, SideName},
     svg::{self, ChartRow, Marks},
 };
 
@@ -40,7 +40,13 @@ struct ComparePage {
     same: Vec<TaskRow>,
     only: Vec<(String, Vec<String>)>,
     swapped: String,
+    choice: Option<SideChoice>,
+    /// Links to other comparisons, in an export.
+    others: Vec<Link>,
 }
+
+/// Two sides that are compared.
+pub(crate) type Pair = (SideName, SideName);
 
 #[derive(Debug)]
 struct SideView {
@@ -70,26 +76,106 @@ struct TaskRow {
     change: &'static str,
 }
 
-/// The comparison of a job with the one before it that has the same datasets and an agent of the same name. Jobs are in
-/// the order of the list, the newest first.
-pub(crate) fn with_previous(jobs: &[JobLine], number: usize) -> Option<(SideName, SideName)> {
-    let job = jobs.get(number)?;
-    jobs[number + 1..].iter().filter(|other| other.datasets == job.datasets).find_map(|other| {
-        let agent = job.agents.iter().find(|agent| other.agents.contains(agent))?;
+/// The comparisons of a job with those before it: for each agent, the last job with the same datasets that has an agent
+/// of this name. Jobs are in the order of the list, the newest first.
+pub(crate) fn with_previous(jobs: &[JobLine], number: usize) -> Vec<Pair> {
+    let Some(job) = jobs.get(number) else { return Vec::new() };
+    let earlier = || jobs[number + 1..].iter().filter(|other| other.datasets == job.datasets);
+    let pair = |agent: &String| {
+        let other = earlier().find(|other| other.agents.contains(agent))?;
         let side = |job: &JobLine| SideName { job: job.name.clone(), agent: agent.clone() };
         Some((side(other), side(job)))
-    })
+    };
+    job.agents.iter().filter_map(pair).collect()
 }
 
-/// The pairs of agents of a job.
-pub(crate) fn between_agents(job: &JobView) -> Vec<(SideName, SideName)> {
-    let agents = &job.saved.header().agents;
-    let side = |agent: &String| SideName { job: job.name.clone(), agent: agent.clone() };
+/// The pairs of agents of a job, as far as there is a link to each.
+pub(crate) fn between_agents(job: &str, agents: &[String]) -> Vec<Pair> {
+    let side = |agent: &String| SideName { job: job.to_owned(), agent: agent.clone() };
     let mut pairs = Vec::new();
     for (number, left) in agents.iter().enumerate().take(MAX_AGENTS) {
         pairs.extend(agents.iter().take(MAX_AGENTS).skip(number + 1).map(|right| (side(left), side(right))));
     }
     pairs
+}
+
+/// The comparisons of a job that an export has: with earlier jobs, and between its agents.
+pub(crate) fn exported(jobs: &[JobLine], number: usize) -> Vec<Pair> {
+    let mut pairs = with_previous(jobs, number);
+    pairs.extend(jobs.get(number).into_iter().flat_map(|job| between_agents(&job.name, &job.agents)));
+    pairs
+}
+
+/// Two sides to choose, in a form that works without scripts.
+#[derive(Debug)]
+pub(crate) struct SideChoice {
+    pub(crate) action: String,
+    pub(crate) sides: [SideSelect; 2],
+}
+
+/// The jobs and agents that one side may be.
+#[derive(Debug)]
+pub(crate) struct SideSelect {
+    pub(crate) name: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) jobs: Vec<(String, Vec<SideOption>)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SideOption {
+    pub(crate) agent: String,
+    pub(crate) value: String,
+    pub(crate) is_chosen: bool,
+}
+
+impl SideChoice {
+    /// The choice among these jobs. Without sides, it begins with those of the newest comparison. None in an export, which
+    /// has no server, and if there is nothing to choose.
+    pub(crate) fn new(jobs: &[JobLine], chosen: Option<[&SideName; 2]>, here: &Here) -> Option<Self> {
+        if here.is_exported() || jobs.iter().map(|job| job.agents.len()).sum::<usize>() < 2 {
+            return None;
+        }
+        let newest = (0..jobs.len()).find_map(|number| exported(jobs, number).into_iter().next());
+        let chosen = chosen.or(newest.as_ref().map(|(left, right)| [left, right]));
+        let select = |place: usize, name, label| SideSelect {
+            name,
+            label,
+            jobs: jobs
+                .iter()
+                .map(|job| {
+                    let option = |agent: &String| {
+                        let side = SideName { job: job.name.clone(), agent: agent.clone() };
+                        let is_chosen = chosen.is_some_and(|chosen| *chosen[place] == side);
+                        SideOption { agent: agent.clone(), value: side.value(), is_chosen }
+                    };
+                    (job.name.clone(), job.agents.iter().map(option).collect())
+                })
+                .collect(),
+        };
+        Some(Self {
+            action: here.root_of(COMPARE_FORM),
+            sides: [select(0, "left", "Compare"), select(1, "right", "with")],
+        })
+    }
+}
+
+/// The other comparisons with one of two jobs, for the pages of an export.
+fn others(jobs: &[JobLine], left: &SideName, right: &SideName, here: &Here) -> Vec<Link> {
+    if !here.is_exported() {
+        return Vec::new();
+    }
+    let pairs = (0..jobs.len()).flat_map(|number| exported(jobs, number));
+    let is_near = |side: &SideName| side.job == left.job || side.job == right.job;
+    pairs
+        .filter(|(one, other)| (is_near(one) || is_near(other)) && (one, other) != (left, right))
+        .map(|(left, right)| {
+            let text = match left.job == right.job {
+                true => format!("{}: {} and {}", left.job, left.agent, right.agent),
+                false => format!("{}: {} and {}", left.agent, left.job, right.job),
+            };
+            here.link(text, &Address::Compare { left, right })
+        })
+        .collect()
 }
 
 /// Renders the comparison.
@@ -99,6 +185,7 @@ pub(crate) fn page(
     right: &SideName,
     here: &Here,
 ) -> Result<String, ViewError> {
+    let lines: Vec<JobLine> = library.list()?.into_iter().filter_map(Result::ok).collect();
     let jobs = [library.job(&left.job)?, library.job(&right.job)?];
     let mut sides = Vec::new();
     for (job, side) in jobs.iter().zip([left, right]) {
@@ -147,7 +234,7 @@ pub(crate) fn page(
             mean_reward: or_nothing(figures.headline.mean_reward.map(|mean| number(mean.mean))),
             trials: figures.completed + figures.failed,
             failed: figures.failed,
-            time: or_nothing(figures.duration_sec.map(|spread| span(spread.p50))),
+            time: or_nothing(figures.duration_sec.map(|spread| fine_span(spread.p50))),
         }
     };
     let rates: Vec<_> = comparison
@@ -175,6 +262,8 @@ pub(crate) fn page(
             .filter(|(_, tasks)| !tasks.is_empty())
             .map(|(title, tasks)| (title, tasks.iter().map(ToString::to_string).collect()))
             .collect(),
+        choice: SideChoice::new(&lines, Some([left, right]), here),
+        others: others(&lines, left, right, here),
         sides: [side(0, left), side(1, right)],
         same_part,
         changed,

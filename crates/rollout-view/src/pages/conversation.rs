@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout_core::{
-    display::span,
+    display::fine_span,
     message::{Content, Message, Role, ToolCall},
 };
 use rollout_record::saved::{ConversationStep, StepDetails};
@@ -80,8 +80,8 @@ fn details(details: &StepDetails) -> String {
     if let Some(usage) = &details.usage {
         parts.push(format!("{} tokens in, {} out", usage.input_tokens(), usage.completion_tokens));
     }
-    parts.push(span(details.model_sec));
-    parts.extend(details.tools_sec.map(|seconds| format!("tools {}", span(seconds))));
+    parts.push(fine_span(details.model_sec));
+    parts.extend(details.tools_sec.map(|seconds| format!("tools {}", fine_span(seconds))));
     let unusual = details.finish_reason.as_deref().filter(|reason| !["stop", "tool_calls"].contains(reason));
     parts.extend(unusual.map(|reason| format!("stopped by {reason}")));
     parts.join(" · ")

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rollout_core::display::{number, span};
+use rollout_core::display::{fine_span, number};
 use rollout_record::{notes::NoteTag, saved::TrialStatus};
 
 use super::Here;
@@ -86,7 +86,7 @@ pub(crate) fn cells(
             if let Some(error) = summary.error.filter(|_| status == TrialStatus::Failed) {
                 title.push_str(&format!(", {error}"));
             }
-            title.push_str(&format!(", {}", span(summary.seconds)));
+            title.push_str(&format!(", {}", fine_span(summary.seconds)));
         }
         let notes = job.notes(index);
         if let Some(notes) = notes {

@@ -2,11 +2,11 @@
 
 use askama::Template;
 use rollout_core::{
-    display::{count, dollars, number, percent, span},
+    display::{count, dollars, fine_span, number, percent},
     result::ErrorType,
     statistics::Figures,
 };
-use rollout_record::saved::TrialStatus;
+use rollout_record::{causes::CauseGroup, saved::TrialStatus};
 
 use super::{
     Frame, Here, Link, Pager, compare,
@@ -17,7 +17,7 @@ use crate::{
     error::ViewError,
     html::Html,
     job::{JobLine, JobView},
-    links::{Address, SideName, TrialFilter},
+    links::{Address, CauseNumber, SideName, TrialFilter},
     svg::{self, ChartRow, Marks},
 };
 
@@ -33,8 +33,7 @@ struct JobPage {
     facts: Vec<(&'static str, String)>,
     counts: Vec<StatusCount>,
     agents: Vec<AgentRow>,
-    causes: Vec<CauseRow>,
-    other_causes: usize,
+    causes: Vec<CauseList>,
     agent_names: Vec<String>,
     rows: Vec<GridRow>,
     pager: Pager,
@@ -53,9 +52,21 @@ struct StatusCount {
     href: String,
 }
 
+/// Why trials failed, or why they are unsolved.
+#[derive(Debug)]
+struct CauseList {
+    title: &'static str,
+    /// The status of the trials.
+    kind: &'static str,
+    rows: Vec<CauseRow>,
+    /// What is not among the rows.
+    others: String,
+}
+
 #[derive(Debug)]
 struct AgentRow {
     name: String,
+    changes: Option<Link>,
     href: String,
     trials: u64,
     solved: u64,
@@ -91,34 +102,19 @@ pub(crate) fn page(
         return Err(ViewError::NotFound(format!("page {grid_page} of the grid")));
     }
     let trials = |filter| here.to(&Address::Trials { job: job.name.clone(), filter, page: 1 });
-    let causes = job.causes().most_frequent();
     let tags = job.tags().into_iter().map(|(tag, number)| {
         let filter = TrialFilter { tag: Some(tag.clone()), ..TrialFilter::default() };
         (tag.to_string(), number, trials(filter))
     });
     let above = vec![here.link("Jobs", &Address::Jobs)];
     let page = JobPage {
-        frame: here.frame(job.name.clone(), above, true),
+        frame: here.frame(job.name.clone(), above, job.is_running()),
         name: job.name.clone(),
         status: job.saved.status_name(),
         facts: facts(job),
         counts: counts(job, &trials),
-        agents: agents(job, &trials),
-        other_causes: causes.len().saturating_sub(MAX_CAUSES),
-        causes: causes
-            .into_iter()
-            .take(MAX_CAUSES)
-            .map(|(number, group)| CauseRow {
-                trials: count(group.trials.len() as u64, "trial"),
-                kind: group.cause.kind.map_or("", ErrorType::as_str),
-                evidence: group.cause.text.clone(),
-                href: trials(TrialFilter { cause: Some(number), ..TrialFilter::default() }),
-                example: group.trials.first().and_then(|index| job.id(*index)).map(|trial| {
-                    let text = trial.to_string();
-                    here.link(text, &Address::Trial { job: job.name.clone(), trial, page: 1 })
-                }),
-            })
-            .collect(),
+        agents: agents(job, others, here),
+        causes: causes(job, here),
         agent_names: header.agents.clone(),
         rows: grid::rows(job, grid_page, here),
         pager: Pager::new(grid_page, grid_pages, |grid| {
@@ -132,6 +128,48 @@ pub(crate) fn page(
         warnings: job.excluded_note().into_iter().chain(job.notes_problem().map(str::to_owned)).collect(),
     };
     render(&page)
+}
+
+fn causes(job: &JobView, here: &Here) -> Vec<CauseList> {
+    let (failed, unsolved) = job
+        .causes()
+        .into_iter()
+        .partition::<Vec<_>, _>(|(number, _)| matches!(number, CauseNumber::Failed(_)));
+    let lists = [
+        ("Why trials failed", TrialStatus::Failed, failed, job.failed_causes().others()),
+        ("Why trials are unsolved", TrialStatus::Unsolved, unsolved, job.ungrouped()),
+    ];
+    let lists = lists.into_iter().filter(|(_, _, groups, _)| !groups.is_empty());
+    lists
+        .map(|(title, status, groups, ungrouped)| {
+            let rest = groups.iter().skip(MAX_CAUSES).map(|(_, group)| group.trials.len() as u64);
+            let others = rest.sum::<u64>() + ungrouped;
+            CauseList {
+                title,
+                kind: status.as_str(),
+                others: if others == 0 { String::new() } else { count(others, "more trial") },
+                rows: groups
+                    .iter()
+                    .take(MAX_CAUSES)
+                    .map(|(number, group)| cause_row(job, *number, group, here))
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+fn cause_row(job: &JobView, number: CauseNumber, group: &CauseGroup, here: &Here) -> CauseRow {
+    let filter = TrialFilter { cause: Some(number), ..TrialFilter::default() };
+    CauseRow {
+        trials: count(group.trials.len() as u64, "trial"),
+        kind: group.cause.kind.map_or("", ErrorType::as_str),
+        evidence: group.cause.text.clone(),
+        href: here.to(&Address::Trials { job: job.name.clone(), filter, page: 1 }),
+        example: group.trials.first().and_then(|index| job.id(*index)).map(|trial| {
+            let text = trial.to_string();
+            here.link(text, &Address::Trial { job: job.name.clone(), trial, page: 1 })
+        }),
+    }
 }
 
 fn facts(job: &JobView) -> Vec<(&'static str, String)> {
@@ -168,12 +206,20 @@ fn counts(job: &JobView, trials: &impl Fn(TrialFilter) -> String) -> Vec<StatusC
         .collect()
 }
 
-fn agents(job: &JobView, trials: &impl Fn(TrialFilter) -> String) -> Vec<AgentRow> {
+fn agents(job: &JobView, others: &[JobLine], here: &Here) -> Vec<AgentRow> {
+    let place = others.iter().position(|line| line.name == job.name);
+    let changes = place.map(|place| compare::with_previous(others, place)).unwrap_or_default();
+    let trials = |filter| here.to(&Address::Trials { job: job.name.clone(), filter, page: 1 });
     let row = |(name, figures): (&String, &Figures)| {
+        let change = changes.iter().find(|(_, right)| right.agent == *name).map(|(left, right)| {
+            let text = format!("since {}", left.job);
+            here.link(text, &Address::Compare { left: left.clone(), right: right.clone() })
+        });
         let rate = figures.headline.pass_rate;
         let at_most = figures.headline.pass_k.last().filter(|point| point.k > 1);
         AgentRow {
             name: name.clone(),
+            changes: change,
             href: trials(TrialFilter { agent: Some(name.clone()), ..TrialFilter::default() }),
             trials: figures.completed + figures.failed,
             solved: figures.headline.solved,
@@ -184,7 +230,7 @@ fn agents(job: &JobView, trials: &impl Fn(TrialFilter) -> String) -> Vec<AgentRo
                 format!("{:.1}–{}", rate.interval.low * 100.0, percent(rate.interval.high))
             }),
             mean_reward: or_nothing(figures.headline.mean_reward.map(|mean| number(mean.mean))),
-            time: or_nothing(figures.duration_sec.map(|spread| span(spread.p50))),
+            time: or_nothing(figures.duration_sec.map(|spread| fine_span(spread.p50))),
             cost: or_nothing(figures.cost_usd.map(|spread| dollars(spread.mean * spread.n as f64))),
             pass_at: or_nothing(at_most.map(|point| format!("{} at {}", percent(point.at_k), point.k))),
         }
@@ -217,12 +263,12 @@ fn charts(job: &JobView) -> Vec<(String, Html)> {
     let times: Vec<_> = agents()
         .filter_map(|(name, figures)| {
             let spread = figures.duration_sec?;
-            Some(ChartRow { name, marks: Marks::Spread(spread), label: span(spread.p50) })
+            Some(ChartRow { name, marks: Marks::Spread(spread), label: fine_span(spread.p50) })
         })
         .collect();
     if !times.is_empty() {
         let title = "Time of a trial: median, middle half, range".to_owned();
-        charts.push((title.clone(), svg::chart(&title, &times, None, span)));
+        charts.push((title.clone(), svg::chart(&title, &times, None, fine_span)));
     }
     let costs: Vec<_> = agents()
         .filter_map(|(name, figures)| {
@@ -240,7 +286,7 @@ fn charts(job: &JobView) -> Vec<(String, Html)> {
 /// The comparison with the job before.
 fn changes(job: &JobView, others: &[JobLine], here: &Here) -> Option<Link> {
     let number = others.iter().position(|line| line.name == job.name)?;
-    let (left, right) = compare::with_previous(others, number)?;
+    let (left, right) = compare::with_previous(others, number).into_iter().next()?;
     Some(here.link(format!("Changes since {}", left.job), &Address::Compare { left, right }))
 }
 
@@ -250,5 +296,6 @@ fn comparisons(job: &JobView, here: &Here) -> Vec<Link> {
         let text = format!("{} and {}", left.agent, right.agent);
         here.link(text, &Address::Compare { left, right })
     };
-    compare::between_agents(job).into_iter().map(link).collect()
+    let pairs = compare::between_agents(&job.name, &job.saved.header().agents);
+    pairs.into_iter().map(link).collect()
 }

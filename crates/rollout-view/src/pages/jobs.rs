@@ -3,7 +3,11 @@
 use askama::Template;
 use rollout_core::display::{count, dollars, percent};
 
-use super::{Frame, Here, Link, compare::with_previous, or_nothing, render, time};
+use super::{
+    Frame, Here, Link,
+    compare::{SideChoice, with_previous},
+    or_nothing, render, time,
+};
 use crate::{error::ViewError, job::JobLine, library::Library, links::Address};
 
 #[derive(Debug, Template)]
@@ -14,6 +18,7 @@ struct JobsPage {
     jobs: Vec<JobRow>,
     damaged: Vec<(String, String)>,
     statuses: Vec<&'static str>,
+    choice: Option<SideChoice>,
 }
 
 #[derive(Debug)]
@@ -28,9 +33,34 @@ struct JobRow {
     cost: String,
     agents: String,
     datasets: String,
-    /// The comparison with the job of the same datasets before it.
-    changes: Option<Link>,
+    /// The comparisons with jobs of the same datasets before it, by job.
+    changes: Vec<Changes>,
 }
+
+/// The comparisons with an earlier job, one for each agent.
+#[derive(Debug)]
+struct Changes {
+    since: String,
+    agents: Vec<Link>,
+}
+
+impl Changes {
+    fn of(lines: &[JobLine], number: usize, here: &Here) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (left, right) in with_previous(lines, number).into_iter().take(MAX_CHANGES) {
+            let (since, agent) = (left.job.clone(), right.agent.clone());
+            let link = here.link(agent, &Address::Compare { left, right });
+            match all.iter_mut().find(|changes| changes.since == since) {
+                Some(changes) => changes.agents.push(link),
+                None => all.push(Self { since, agents: vec![link] }),
+            }
+        }
+        all
+    }
+}
+
+/// The most agents of a job that have a link in the list.
+const MAX_CHANGES: usize = 6;
 
 /// Renders the list.
 pub(crate) fn page(library: &Library, here: &Here) -> Result<String, ViewError> {
@@ -58,14 +88,12 @@ pub(crate) fn page(library: &Library, here: &Here) -> Result<String, ViewError> 
         cost: or_nothing(line.cost.map(dollars)),
         agents: line.agents.join(", "),
         datasets: line.datasets.join(", "),
-        changes: with_previous(&lines, number).map(|(left, right)| {
-            let text = left.job.clone();
-            here.link(text, &Address::Compare { left, right })
-        }),
+        changes: Changes::of(&lines, number, here),
     };
     let jobs: Vec<JobRow> = lines.iter().enumerate().map(row).collect();
     let summary = count(jobs.len() as u64, "job");
     // The page is always live, because a job may start later.
     let frame = here.frame("Jobs", Vec::new(), true);
-    render(&JobsPage { frame, summary, jobs, damaged, statuses })
+    let choice = SideChoice::new(&lines, None, here);
+    render(&JobsPage { frame, summary, jobs, damaged, statuses, choice })
 }

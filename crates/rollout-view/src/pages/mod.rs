@@ -61,6 +61,11 @@ impl Here {
         format!("{}{}", self.root, address.path(self.delivery))
     }
 
+    /// A path below the root of all pages, relative to this one.
+    pub(crate) fn root_of(&self, path: &str) -> String {
+        format!("{}{path}", self.root)
+    }
+
     pub(crate) fn link(&self, text: impl Into<String>, address: &Address) -> Link {
         Link { text: text.into(), href: self.to(address) }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use askama::Template;
 use rollout_core::{
-    display::{count, dollars, number, size, span},
+    display::{count, dollars, fine_span, number, size, span},
     name::{TrialId, TrialIndex},
     result::{Timestamps, TrialResult, TrialSummary},
     text::{printable, shell_quoted},
@@ -15,7 +15,7 @@ use rollout_core::{
 use rollout_record::{
     layout::{JobDir, TrialDir},
     notes::{NoteTag, TrialNotes},
-    saved::{ConversationPages, ConversationStep, SavedTrial, TrialStatus},
+    saved::{ConversationPages, ConversationStep, SavedTrial, TrialStatus, live},
 };
 
 use super::{
@@ -47,6 +47,8 @@ struct TrialPage {
     agent: String,
     status: &'static str,
     error: Option<ErrorView>,
+    /// The other trials with the same cause.
+    same: Option<Link>,
     facts: Vec<(&'static str, String)>,
     notes: Vec<(&'static str, String)>,
     timeline: Html,
@@ -70,7 +72,6 @@ struct TrialPage {
 struct ErrorView {
     kind: &'static str,
     message: Html,
-    same: Option<Link>,
 }
 
 #[derive(Debug)]
@@ -142,8 +143,13 @@ pub(crate) fn page(job: &JobView, index: TrialIndex, page: usize, here: &Here) -
         name: format!("{}/{}__{}", trial.dataset, trial.task, trial.attempt),
         agent: trial.agent.to_string(),
         status: status.as_str(),
-        error: result.and_then(|result| error(&place, result)),
-        facts: facts(result, said),
+        error: result.and_then(error),
+        same: same_cause(&place),
+        facts: match (result, status) {
+            (Some(result), _) => facts(result, said),
+            (None, TrialStatus::Running) => running_facts(&place),
+            (None, _) => Vec::new(),
+        },
         notes: problems,
         timeline: result.map(timeline).unwrap_or_default(),
         has_conversation: said.is_some(),
@@ -216,25 +222,40 @@ impl Place<'_> {
     }
 }
 
-fn error(place: &Place<'_>, result: &TrialResult) -> Option<ErrorView> {
+fn error(result: &TrialResult) -> Option<ErrorView> {
     let error = result.error.as_ref()?;
-    let groups = place.job.causes().most_frequent();
-    let same = groups.into_iter().find(|(_, group)| group.trials.contains(&place.index));
-    let same = same.filter(|(_, group)| group.trials.len() > 1).map(|(number, group)| {
-        let filter = TrialFilter { cause: Some(number), ..TrialFilter::default() };
-        let text = format!("{} with this cause", count(group.trials.len() as u64, "trial"));
-        place.here.link(text, &Address::Trials { job: place.job.name.clone(), filter, page: 1 })
-    });
-    Some(ErrorView { kind: error.kind.as_str(), message: ansi::render(&error.message), same })
+    Some(ErrorView { kind: error.kind.as_str(), message: ansi::render(&error.message) })
 }
 
-fn facts(result: Option<&TrialResult>, said: Option<&ConversationPages>) -> Vec<(&'static str, String)> {
-    let Some(result) = result else { return Vec::new() };
+/// The list of the trials that have the same cause, if there are several.
+fn same_cause(place: &Place<'_>) -> Option<Link> {
+    let groups = place.job.causes();
+    let (number, group) = groups.into_iter().find(|(_, group)| group.trials.contains(&place.index))?;
+    let filter = TrialFilter { cause: Some(number), ..TrialFilter::default() };
+    let text = format!("{} with this cause", count(group.trials.len() as u64, "trial"));
+    let address = Address::Trials { job: place.job.name.clone(), filter, page: 1 };
+    (group.trials.len() > 1).then(|| place.here.link(text, &address))
+}
+
+/// What is known of a trial that runs now.
+fn running_facts(place: &Place<'_>) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("phase", live::phase(&place.dir).as_str().to_owned())];
+    facts.extend(live::age(&place.dir).map(|age| ("running for", span(age.as_secs_f64()))));
+    if let Some(used) = place.job.used(place.index, place.trial) {
+        facts.push(("model calls", used.turns.to_string()));
+        facts.push(("tokens in", used.input_tokens.to_string()));
+        facts.push(("tokens out", used.output_tokens.to_string()));
+        facts.extend(used.cost.map(|cost| ("cost", dollars(cost))));
+    }
+    facts
+}
+
+fn facts(result: &TrialResult, said: Option<&ConversationPages>) -> Vec<(&'static str, String)> {
     let mut facts = vec![("reward", or_nothing(result.reward.map(number)))];
     for (name, value) in &result.rewards {
         facts.push(("", format!("{name} {}", number(*value))));
     }
-    facts.push(("time", span(result.durations.total_sec)));
+    facts.push(("time", fine_span(result.durations.total_sec)));
     facts.extend(TrialSummary::from(result).known_cost().map(|cost| ("cost", dollars(cost))));
     if let Some(usage) = &result.usage {
         let cached = usage.cached_tokens.map(|tokens| format!(" ({tokens} cached)")).unwrap_or_default();

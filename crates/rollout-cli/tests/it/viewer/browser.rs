@@ -73,6 +73,14 @@ fn a_grid_of_ten_thousand_cells_is_usable() {
         let type_in = "const search = document.querySelector('[data-search]'); search.value = ";
         browser.run(&format!("{type_in}'{text}'; search.dispatchEvent(new Event('input')); search.blur()"));
     };
+    // The heading stays while the rows move.
+    browser
+        .run("document.querySelector('#grid tbody tr:last-child a.cell').scrollIntoView({ block: 'end' })");
+    let heading = "document.querySelector('#grid thead th:last-child').getBoundingClientRect()";
+    browser.until(&format!("{heading}.top >= 0 && {heading}.bottom < innerHeight / 2"));
+    let first = "document.querySelector('#grid tbody tr a.cell').getBoundingClientRect().bottom < 0";
+    assert_eq!(browser.run(&format!("return {first}")), json!(true));
+
     search("task-00099");
     browser.until("document.querySelectorAll('#grid tbody tr:not([hidden])').length == 10");
     search("");
@@ -160,6 +168,26 @@ fn two_jobs_are_compared_task_by_task() {
     browser.open(&viewer.page("jobs/later/index.html"));
     browser.click(".around a");
     browser.until("document.title.startsWith('job and later')");
+    // Each agent has a link of its own, on the page of the job and in the list.
+    browser.open(&viewer.page("jobs/later/index.html"));
+    let changes = "[...document.querySelectorAll('td[data-label=Changes] a')].map(a => a.textContent)";
+    assert_eq!(browser.run(&format!("return {changes}")), json!(["since job", "since job"]));
+    browser.open(&viewer.url);
+    assert_eq!(browser.run(&format!("return {changes}")), json!(["good", "idle"]));
+
+    // Any two can be chosen.
+    let choose = |side: &str, value: &str| {
+        browser.run(&format!("document.querySelector('[name={side}]').value = '{value}'"));
+    };
+    choose("left", "job/broken");
+    choose("right", "later/idle");
+    browser.click(".compare button");
+    browser.until("document.title.startsWith('job/broken and later/idle')");
+    assert!(browser.url().ends_with("compare/job/broken/with/later/idle/index.html"), "{}", browser.url());
+    assert_eq!(browser.run("return document.querySelector('[name=left]').value"), "job/broken");
+    choose("left", "later/good");
+    browser.click(".compare button");
+    browser.until("document.title.startsWith('good and idle')");
     expect_quiet(&browser, &viewer.page(""));
 }
 
@@ -172,8 +200,9 @@ fn trials_are_tagged_and_commented_in_the_browser() {
     let page = viewer.page("jobs/job/trials/idle/set/first__1/index.html");
     browser.open(&page);
     other.open(&viewer.page("jobs/job/index.html"));
-    other.until("document.querySelector('#live:not([hidden])')");
     assert!(other.text().contains("33.3%"), "{}", other.text());
+    other.run("window.isSamePage = true");
+    other.hide(true);
     // The key opens the form.
     browser.press("c");
     browser.until("document.activeElement.matches('textarea')");
@@ -184,10 +213,13 @@ fn trials_are_tagged_and_commented_in_the_browser() {
     browser.until("document.querySelector('.comment')");
     assert!(browser.url().ends_with("/index.html#notes"), "{}", browser.url());
     assert!(browser.text().contains("The task is <b>broken</b>."), "{}", browser.text());
-    // The page of the job leaves the trial out, without reloading.
+    // A job that has ended sends no events. Its page is updated when a person comes back to it.
+    other.hide(false);
     other.until("document.body.innerText.includes('1 trial with the tag broken left out')");
     other.until("document.body.innerText.includes('40.0%')");
     other.until("document.querySelectorAll('#grid .cell.noted').length == 1");
+    assert_eq!(other.run("return window.isSamePage"), json!(true));
+    assert_eq!(other.run("return document.querySelector('#live').hidden"), json!(true));
     other
         .run("[...document.querySelectorAll('.count')].find(a => a.innerText.includes('looked-at')).click()");
     other.until("document.querySelectorAll('#trials tbody tr').length == 1");
@@ -250,11 +282,113 @@ execute: |
     browser.until("document.querySelector('.badge.running')");
     browser.until("document.body.innerText.includes('the first question')");
     browser.until("document.querySelectorAll('.conversation .step').length == 2");
+    let facts = "[...document.querySelectorAll('.facts div')].map(fact => fact.innerText.split('\\n'))";
+    let facts = browser.run(&format!("return {facts}"));
+    let fact = |name: &str| {
+        let mut facts = facts.as_array().unwrap().iter();
+        facts.find(|fact| fact[0] == name).unwrap_or_else(|| panic!("{name} in {facts:?}"))[1].clone()
+    };
+    assert_eq!([fact("phase"), fact("model calls")], ["execute", "1"]);
+    assert!(fact("running for").as_str().unwrap().ends_with('s'), "{facts}");
+    assert_ne!(fact("tokens in"), "0");
+    let shown = job.rollout(&["show", "jobs/job/caller/set/task__1"]).expect(0).stdout();
+    assert!(shown.contains("phase") && shown.contains("execute"), "{shown}");
+    assert!(shown.contains("1 call, ") && shown.contains(" tokens in, "), "{shown}");
     arrival.pass();
     running.finish().expect(0);
     browser.until("document.querySelector('.badge.solved')");
     browser.until("document.body.innerText.includes('the second question')");
     assert_eq!(browser.run("return window.isSamePage"), json!(true));
+    expect_quiet(&browser, &viewer.page(""));
+}
+
+#[test]
+fn more_pages_are_open_than_a_browser_has_connections() {
+    let gate = Gate::new();
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "agent", "execute": format!("{}touch /app/done", gate.wait())}))
+        .task(TestTask::new("task"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let viewer = RunningViewer::start(&job);
+    let browser = Browser::start();
+    // Browsers have six connections for each server.
+    for tab in 0..8 {
+        browser.open_tab(&viewer.page("jobs/job/index.html"));
+        browser.until("document.querySelector('#live:not([hidden])')");
+        browser.hide(tab < 7);
+    }
+    browser.hide(true);
+    assert_eq!(browser.run("return document.querySelector('#live').hidden"), json!(true));
+    arrival.pass();
+    running.finish().expect(0);
+    assert!(browser.text().contains("running"), "{}", browser.text());
+    browser.hide(false);
+    browser.until("document.querySelector('.badge.finished')");
+}
+
+#[test]
+fn the_chosen_row_of_a_live_page_keeps_its_place() {
+    let gate = Gate::new();
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .set("n_concurrent_trials", json!(1))
+        .agent(json!({"name": "quick", "execute": "true"}))
+        .agent(json!({"name": "slow", "execute": gate.wait()}))
+        .task(TestTask::new("first"))
+        .task(TestTask::new("second"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let viewer = RunningViewer::start(&job);
+    let browser = Browser::start();
+    browser.open(&viewer.page("jobs/job/trials.html"));
+    browser.until("document.querySelector('.badge.running')");
+    browser.until("document.querySelector('#live:not([hidden])')");
+    browser.press("jj");
+    browser.until("document.querySelector('.chosen a')?.textContent == 'quick/set/second__1'");
+    arrival.pass();
+    // The table is another one now.
+    browser.until("!document.querySelector('.badge.running') || document.querySelectorAll('.badge.unsolved').length > 2");
+    browser.until("document.querySelector('.chosen a')?.textContent == 'quick/set/second__1'");
+    browser.press("j");
+    browser.until("document.querySelector('.chosen a')?.textContent == 'slow/set/first__1'");
+    drop(gate);
+    running.finish();
+}
+
+#[test]
+fn unsolved_trials_are_found_by_their_cause() {
+    let job = job();
+    job.run().expect(1);
+    let viewer = RunningViewer::start(&job);
+    let browser = Browser::start();
+    browser.open(&viewer.page("jobs/job/index.html"));
+    let text = browser.text();
+    let unsolved = &text[text.find("Why trials are unsolved").unwrap()..];
+    assert!(unsolved.contains("2 trials") && unsolved.contains("done is missing"), "{text}");
+    browser.click("[href*='cause=unsolved-']");
+    browser.until("document.querySelectorAll('#trials .badge.unsolved').length == 2");
+    // A search stays within the cause.
+    browser.click("[name=text]");
+    browser.press("second\u{e007}");
+    browser.until("document.querySelectorAll('#trials tbody tr').length == 1");
+    assert!(browser.url().contains("cause=unsolved-0"), "{}", browser.url());
+    browser.click("#trials a.open");
+    browser.until("document.body.innerText.includes('2 trials with this cause')");
+    // The order is that of the command. Statuses without trials are not offered.
+    browser.open(&viewer.page("jobs/job/trials.html"));
+    browser.run("document.querySelector('[name=sort]').value = 'status'");
+    browser.click("form.filters button");
+    browser.until("location.search.includes('sort=status')");
+    let shown = "[...document.querySelectorAll('#trials .badge')].map(badge => badge.textContent)";
+    assert_eq!(
+        browser.run(&format!("return {shown}")),
+        json!(["solved", "solved", "unsolved", "unsolved", "failed", "failed"])
+    );
+    let chips = "[...document.querySelectorAll('nav .chip')].map(chip => chip.textContent)";
+    assert_eq!(
+        browser.run(&format!("return {chips}")),
+        json!(["all 6", "solved 2", "unsolved 2", "failed 2"])
+    );
     expect_quiet(&browser, &viewer.page(""));
 }
 
@@ -275,7 +409,7 @@ fn an_export_is_read_without_a_server() {
     browser.click("#jobs a.open");
     browser.until("document.querySelector('#grid')");
     assert_eq!(
-        browser.run("return getComputedStyle(document.querySelector('.cell.failed')).display"),
+        browser.run("return getComputedStyle(document.querySelector('#grid .cell.failed')).display"),
         "inline-flex"
     );
     browser.click(".count.failed");
@@ -289,6 +423,22 @@ fn an_export_is_read_without_a_server() {
     browser.until("document.querySelector('pre.log.whole')");
     browser.open(&file_url(&job, "pages/compare/job/good/with/job/idle/index.html"));
     assert!(browser.text().contains("0 won, 2 lost"), "{}", browser.text());
+    // Without a server, only the comparisons that were exported are offered.
+    assert_eq!(browser.run("return document.querySelector('form.compare')"), json!(null));
+    browser.run("document.querySelector('#others').open = true");
+    assert_eq!(browser.run("return document.querySelectorAll('#others a').length"), json!(5));
+    browser.run("[...document.querySelectorAll('#others a')].find(a => a.textContent.includes('idle and broken')).click()");
+    browser.until("document.title.startsWith('idle and broken')");
+    // The list of an agent has only its trials, also by status.
+    browser.open(&file_url(&job, "pages/jobs/job/index.html"));
+    browser
+        .run("[...document.querySelectorAll('td.main a.open')].find(a => a.textContent == 'idle').click()");
+    browser.until("document.querySelectorAll('#trials tbody tr').length == 2");
+    browser.run(
+        "[...document.querySelectorAll('.chip')].find(a => a.textContent.startsWith('unsolved')).click()",
+    );
+    browser.until("document.querySelector('.chip[aria-current]')?.textContent.startsWith('unsolved')");
+    assert_eq!(browser.run("return document.querySelectorAll('#trials tbody tr').length"), json!(2));
     expect_quiet(&browser, "file://");
     assert!(!fs::read_to_string(job.root().join("pages/index.html")).unwrap().contains("data-events"));
 

@@ -81,11 +81,12 @@ fn pages_fit_into_a_desktop_and_a_phone() {
     let browser = Browser::start();
     let pages = [
         ("jobs", "index.html", 420, 560),
-        ("job", "jobs/tuesday/index.html", 1060, 1500),
+        ("job", "jobs/tuesday/index.html", 1060, 2600),
         ("trials", "jobs/tuesday/trials.html?status=unsolved", 620, 900),
-        ("trial", "jobs/tuesday/trials/model/set/sql-report__1/index.html", 1160, 1300),
+        ("trial", "jobs/tuesday/trials/model/set/sql-report__1/index.html", 1160, 2600),
         ("compare", "compare/monday/large/with/tuesday/large/index.html", 900, 1100),
     ];
+    // With the largest heights: a page that is shorter has a shorter picture.
     for (name, path, desktop, phone) in pages {
         for (kind, width, height) in [("desktop", 1200, desktop), ("phone", 390, phone)] {
             browser.size(width, height, kind == "phone");
@@ -98,6 +99,12 @@ fn pages_fit_into_a_desktop_and_a_phone() {
             assert!(wider.as_i64().is_some_and(|wider| wider <= 0), "{name} at {width}: {wider}");
             let scrolled = "return [...document.querySelectorAll('.scroll')].filter(part => part.scrollWidth > part.clientWidth + 1).length";
             assert_eq!(browser.run(scrolled), 0, "a table of {name} is wider than {width}");
+            let whole = browser.run("return document.querySelector('main').getBoundingClientRect().bottom");
+            let whole = whole.as_f64().unwrap().ceil() as u32;
+            browser.size(width, height.min(whole), kind == "phone");
+            let small = "return [...document.querySelectorAll('.chart text')].filter(text => \
+                         parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a < 11).length";
+            assert_eq!(browser.run(small), 0, "text of charts of {name} at {width}");
             let picture = browser.screenshot();
             if std::env::var_os("UPDATE_PICTURES").is_some() {
                 let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/viewer");
