@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
 use reqwest::Url;
-use rollout_model::client::{retry_after, shown_url};
+use rollout_model::client::{rejects_key, retry_after, shown_url};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 
@@ -180,7 +180,7 @@ pub(crate) struct Verdict {
 /// Judges a response that is an error.
 pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let kind = match status.as_u16() {
-        401 | 403 => CallErrorKind::Unauthorized,
+        _ if rejects_key(status, body) => CallErrorKind::Unauthorized,
         429 => CallErrorKind::RateLimited,
         400..=499 => CallErrorKind::Refused,
         _ => CallErrorKind::UpstreamFailed,

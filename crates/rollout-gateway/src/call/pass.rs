@@ -12,7 +12,7 @@ use crate::{
     exchange::{Failed, Received},
     record::{CallError, CallErrorKind},
     relay::Relay,
-    translate::{self, AnswerContext, TranslationError},
+    translate::{self, AnswerContext, ErrorKind, TranslationError},
     upstream::{Server, response_headers},
     usage,
     usage::tokens::Extras,
@@ -88,23 +88,33 @@ impl Call {
     /// Gives the agent the error of the upstream, without secrets.
     pub(super) async fn pass_failure(&self, client: &mut Client, server: &Server, failed: Failed) -> End {
         let Failed { kind, message, response } = failed;
+        // The key will not become valid, but some agents would ask for minutes.
+        let is_rejected = kind == CallErrorKind::Unauthorized;
         let sent = match response {
             Some((status, headers, body)) if client.is_waiting() && server.dialect == self.dialect => {
                 let clean = self.session.masked_text(&String::from_utf8_lossy(&body));
                 let mut headers = response_headers(&headers);
                 headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+                if is_rejected {
+                    headers.insert("x-should-retry", HeaderValue::from_static("false"));
+                }
                 client.whole(status, headers, clean.into()).await
             }
             other => {
                 let status = other.as_ref().map_or(StatusCode::BAD_GATEWAY, |(status, ..)| *status);
                 let mut refusal = Refusal::new(status, self.session.masked_text(&message));
-                refusal.is_final = false;
+                refusal.is_final = is_rejected;
                 if let Some((status, _, body)) = other
                     && let Ok(body) = serde_json::from_slice(&body)
                 {
                     let (kind, message) = translate::read_error(status.as_u16(), &body);
                     refusal.kind = kind;
                     refusal.message = self.session.masked_text(&message);
+                }
+                // Google rejects keys with status 400, after which some agents of other dialects try again forever.
+                if is_rejected && refusal.status == StatusCode::BAD_REQUEST {
+                    refusal.status = StatusCode::UNAUTHORIZED;
+                    refusal.kind = ErrorKind::Authentication;
                 }
                 client.refuse(&refusal).await
             }

@@ -2,6 +2,7 @@
 
 use rollout_gateway::{CallErrorKind, Dialect};
 use rollout_testkit::{Cut, Hold, ModelReply, ModelServer};
+use serde_json::json;
 
 use crate::support::{DIALECTS, Setup, question, text_of};
 
@@ -42,6 +43,30 @@ async fn a_refused_key_is_not_tried_again() {
     assert_eq!(setup.ask(Dialect::Messages, true).await.0, 401);
     assert_eq!(setup.close().await.summary.errors[&CallErrorKind::Unauthorized], 1);
     assert_eq!(server.served(), 1);
+}
+
+/// How Google rejects a key.
+fn google_rejects_the_key() -> ModelReply {
+    let reason = json!({
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com",
+    });
+    let message = "API key not valid. Please pass a valid API key.";
+    let error = json!({"code": 400, "message": message, "status": "INVALID_ARGUMENT", "details": [reason]});
+    ModelReply::raw(400, json!({"error": error}).to_string())
+}
+
+#[tokio::test]
+async fn a_key_that_google_refuses_with_status_400_is_a_refused_key() {
+    let server = ModelServer::always(google_rejects_the_key());
+    for (dialect, status) in [(Dialect::Gemini, 400), (Dialect::Chat, 401)] {
+        let setup = Setup::with(&server, Dialect::Gemini, |config| config.max_retries = 5, |_| ()).await;
+        let (answered, body) = setup.ask(dialect, true).await;
+        assert_eq!(answered, status, "{dialect:?}: {body}");
+        assert!(body.contains("API key not valid"), "{body}");
+        let summary = setup.close().await.summary;
+        assert_eq!(summary.errors[&CallErrorKind::Unauthorized], 1, "{dialect:?}: {summary:?}");
+    }
+    assert_eq!(server.served(), 2, "none of them was tried again");
 }
 
 #[tokio::test]

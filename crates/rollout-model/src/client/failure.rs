@@ -109,7 +109,7 @@ impl Asked<'_> {
         let cause = Cause::new(name_of(status), format!("{status}{separator}{said}"));
         let Self { url, model, .. } = self;
         match status.as_u16() {
-            401 | 403 => {
+            _ if rejects_key(status, body.as_bytes()) => {
                 let message = match self.has_key {
                     true => format!(
                         "{url} rejected the API key for model `{model}`; check that `api_key` is correct and has access to the model"
@@ -230,6 +230,25 @@ const OVERLONG: [&str; 16] = [
 fn is_overlong(body: &str) -> bool {
     let body = body.to_lowercase();
     OVERLONG.iter().any(|phrase| body.contains(phrase))
+}
+
+/// Whether an answer with an error status rejects the API key.
+///
+/// Google rejects an invalid or expired key with status 400, like any other invalid request, and gives the reason in
+/// the details of the error.
+pub fn rejects_key(status: StatusCode, body: &[u8]) -> bool {
+    let has_reason = || -> Option<bool> {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        // Some of Google's endpoints wrap the error in a list.
+        let error = body.get("error").or_else(|| body.get(0)?.get("error"))?;
+        let details = error.get("details")?.as_array()?;
+        Some(details.iter().any(|detail| detail["reason"] == "API_KEY_INVALID"))
+    };
+    match status.as_u16() {
+        401 | 403 => true,
+        400 => has_reason().unwrap_or(false),
+        _ => false,
+    }
 }
 
 /// How long the server asks to wait: in milliseconds, in seconds, or until a date.

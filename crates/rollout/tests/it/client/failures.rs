@@ -35,6 +35,26 @@ async fn a_rejected_key_ends_the_run_with_the_servers_message_and_without_the_ke
 }
 
 #[tokio::test]
+async fn a_key_that_google_rejects_with_status_400_ends_the_run() {
+    let refusal = |reason: &str| {
+        let details = json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}]);
+        json!({"error": {"code": 400, "message": "API key not valid.", "details": details}})
+    };
+    let invalid = refusal("API_KEY_INVALID");
+    for (body, kind) in [
+        (invalid.clone(), ErrorKind::Unauthorized),
+        // Google's endpoint for Chat Completions wraps errors in a list.
+        (json!([invalid]), ErrorKind::Unauthorized),
+        (refusal("FIELD_INVALID"), ErrorKind::Model),
+    ] {
+        let server = ModelServer::always(ModelReply::raw(400, body.to_string()));
+        let keyed = model_with(&server, |config| config.api_key = Some("sk-12345678".into()));
+        assert_eq!(ask(&keyed).await.unwrap_err().kind, kind, "{body}");
+        assert_eq!(server.served(), 1);
+    }
+}
+
+#[tokio::test]
 async fn no_key_no_header_and_no_password_is_ever_shown() {
     let config = ClientConfig {
         api_key: Some("sk-12345678".into()),
