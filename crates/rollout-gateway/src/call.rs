@@ -43,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) model: Option<String>,
     /// Whether a stream is wanted, if that is in the path.
     pub(crate) stream: Option<bool>,
+    /// Whether it asks for a shorter form of the conversation instead of an answer.
+    pub(crate) compacts: bool,
     pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -114,7 +116,7 @@ pub(crate) async fn answer(call: Call) -> Response<Body> {
 impl Call {
     fn fingerprint(&self, streams: bool) -> Fingerprint {
         let mut hash = Sha256::new();
-        hash.update(format!("{:?} {:?} {streams}\n", self.dialect, self.model));
+        hash.update(format!("{:?} {:?} {streams} {}\n", self.dialect, self.model, self.compacts));
         if let Some(key) = self.headers.get("idempotency-key") {
             hash.update(key.as_bytes());
         }
@@ -197,6 +199,7 @@ impl Call {
             model_asked: self.model.clone().unwrap_or_default(),
             model: String::new(),
             streamed: streams,
+            compacts: self.compacts,
             request: Value::Null,
             response: None,
             status: 0,

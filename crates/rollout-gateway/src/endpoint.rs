@@ -9,6 +9,8 @@ use crate::dialect::Dialect;
 pub(crate) enum Endpoint {
     /// An answer of a model. Gemini has the model and the wish for a stream in the path.
     Generate { dialect: Dialect, model: Option<String>, stream: Option<bool> },
+    /// A shorter form of a conversation, which only OpenAI's Responses have.
+    Compact,
     /// The number of tokens of a request.
     CountTokens { dialect: Dialect, model: Option<String> },
     /// The models that may be asked for, or one of them.
@@ -63,6 +65,7 @@ impl Endpoint {
         match rest {
             "/chat/completions" if post => Self::generate(Dialect::Chat),
             "/responses" if post => Self::generate(Dialect::Responses),
+            "/responses/compact" if post => Self::Compact,
             "/responses" if is_upgrade(headers) => Self::WebSocket,
             "/messages" if post => Self::generate(Dialect::Messages),
             "/messages/count_tokens" if post => Self::CountTokens { dialect: Dialect::Messages, model: None },

@@ -37,6 +37,9 @@ pub struct CallRecord {
     pub model: String,
     /// Whether the agent asked for a stream.
     pub streamed: bool,
+    /// Whether the agent asked for a shorter form of its conversation, by `/v1/responses/compact`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compacts: bool,
     /// The body of the agent's request. Secrets are masked.
     pub request: Value,
     /// The body of the response; a stream is put together. Secrets are masked.

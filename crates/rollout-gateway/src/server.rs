@@ -41,6 +41,7 @@ async fn serve(shared: Arc<Shared>, request: Request) -> Response<Body> {
             let message = "WebSocket is not supported; use HTTP";
             return Refusal::new(StatusCode::UPGRADE_REQUIRED, message).response(Dialect::Responses);
         }
+        Endpoint::Compact => Dialect::Responses,
         Endpoint::Generate { dialect, .. }
         | Endpoint::CountTokens { dialect, .. }
         | Endpoint::Models { dialect, .. }
@@ -50,13 +51,20 @@ async fn serve(shared: Arc<Shared>, request: Request) -> Response<Body> {
         let message = "the token is missing, unknown, or belongs to a session that has ended";
         return Refusal::new(StatusCode::UNAUTHORIZED, message).response(dialect);
     };
+    let compacts = endpoint == Endpoint::Compact;
     match endpoint {
-        Endpoint::Generate { dialect, model, stream } => {
+        Endpoint::Generate { .. } | Endpoint::Compact => {
+            let (model, stream) = match endpoint {
+                Endpoint::Generate { model, stream, .. } => (model, stream),
+                _ => (None, Some(false)),
+            };
             let query = request.uri().query().map(str::to_owned);
             let headers = request.headers().clone();
             match body_of(request, dialect).await {
                 Ok(body) => {
-                    call::answer(Call { shared, session, dialect, model, stream, query, headers, body }).await
+                    let call =
+                        Call { shared, session, dialect, model, stream, compacts, query, headers, body };
+                    call::answer(call).await
                 }
                 Err(response) => response,
             }

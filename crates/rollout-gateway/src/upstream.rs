@@ -28,7 +28,11 @@ pub(crate) struct Server {
 /// What a server is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    Generate { stream: bool },
+    Generate {
+        stream: bool,
+    },
+    /// OpenAI's Responses alone have it.
+    Compact,
     CountTokens,
 }
 
@@ -94,12 +98,13 @@ impl Server {
             match (self.dialect, operation) {
                 (Dialect::Chat, _) => path.extend(["chat", "completions"]),
                 (Dialect::Responses, Operation::Generate { .. }) => path.push("responses"),
+                (Dialect::Responses, Operation::Compact) => path.extend(["responses", "compact"]),
                 (Dialect::Responses, Operation::CountTokens) => path.extend(["responses", "input_tokens"]),
-                (Dialect::Messages, Operation::Generate { .. }) => path.push("messages"),
+                (Dialect::Messages, Operation::Generate { .. } | Operation::Compact) => path.push("messages"),
                 (Dialect::Messages, Operation::CountTokens) => path.extend(["messages", "count_tokens"]),
                 (Dialect::Gemini, operation) => {
                     let action = match operation {
-                        Operation::Generate { stream: false } => "generateContent",
+                        Operation::Generate { stream: false } | Operation::Compact => "generateContent",
                         Operation::Generate { stream: true } => "streamGenerateContent",
                         Operation::CountTokens => "countTokens",
                     };

@@ -53,6 +53,11 @@ impl Call {
         if !self.session.provider_tools {
             record.removed = edit::remove_provider_side(&mut fields, self.dialect);
         }
+        if self.compacts && server.dialect != self.dialect {
+            let message = "the server of the model cannot compact conversations: it does not speak Responses";
+            let refusal = Refusal::new(StatusCode::BAD_REQUEST, message);
+            return Err((CallErrorKind::NotTranslatable, refusal));
+        }
         let mut query = self.query.as_deref();
         let mut translation = None;
         if server.dialect != self.dialect {
@@ -67,8 +72,14 @@ impl Call {
             query = (server.dialect == Dialect::Gemini && streams).then_some("alt=sse");
         }
         edit::set_model(&mut fields, server.dialect, model);
-        let extras = edit::ask_for_more(&mut fields, server.dialect, self.session.token_ids);
-        let url = server.url(Operation::Generate { stream: streams }, model, query);
+        let (extras, operation) = match self.compacts {
+            true => (Extras::default(), Operation::Compact),
+            false => {
+                let extras = edit::ask_for_more(&mut fields, server.dialect, self.session.token_ids);
+                (extras, Operation::Generate { stream: streams })
+            }
+        };
+        let url = server.url(operation, model, query);
         Ok(Prepared { server, url, body: fields.into_bytes(), extras, translation })
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use base64::Engine as _;
-use rollout_gateway::{Dialect, ModelRoute, Upstream};
+use rollout_gateway::{CallErrorKind, Dialect, ModelRoute, Upstream};
 use rollout_testkit::{ModelReply, ModelServer, Split};
 use serde_json::{Value, json};
 
@@ -134,4 +134,37 @@ async fn compressed_requests_are_accepted() {
         assert_eq!(request.header("content-encoding"), None);
     }
     assert_eq!(setup.close().await.calls.len(), 5);
+}
+
+#[tokio::test]
+async fn a_conversation_is_compacted_by_a_server_of_the_same_dialect_alone() {
+    let compaction = json!({
+        "id": "resp_1", "object": "response.compaction", "created_at": 1, "extra": [1],
+        "output": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}],
+        "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110},
+    });
+    let server = ModelServer::always(ModelReply::raw(200, compaction.to_string()));
+    let body = json!({"model": "asked", "input": [{"role": "user", "content": "2+2?"}], "instructions": "x"});
+    let setup = Setup::new(&server, Dialect::Responses).await;
+    let response = setup.post("/v1/responses/compact", &body).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.text().await.unwrap(), compaction.to_string());
+    let sent = server.requests().pop().unwrap();
+    assert_eq!(sent.path, "/v1/responses/compact");
+    let expected = json!({"model": "real-model", "input": body["input"], "instructions": "x"});
+    assert_eq!(sent.body, expected, "nothing is asked for that the endpoint does not know");
+    let closed = setup.close().await;
+    let call = &closed.calls[0];
+    assert!(call.compacts && call.error.is_none(), "{call:?}");
+    assert_eq!(call.response.as_ref().unwrap()["object"], "response.compaction");
+    assert_eq!((closed.summary.usage.prompt_tokens, closed.summary.usage.completion_tokens), (100, 10));
+
+    let setup = Setup::new(&server, Dialect::Messages).await;
+    let response = setup.post("/v1/responses/compact", &body).send().await.unwrap();
+    assert_eq!(response.status(), 400);
+    let refusal: Value = response.json().await.unwrap();
+    let message = refusal["error"]["message"].as_str().unwrap();
+    assert!(message.contains("cannot compact conversations"), "{message}");
+    assert_eq!(setup.close().await.summary.errors[&CallErrorKind::NotTranslatable], 1);
+    assert_eq!(server.served(), 1);
 }

@@ -23,7 +23,7 @@ impl RequestDialect {
         match path {
             "/v1/chat/completions" | "/v1/chat/completions/tokens" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Messages),
-            "/v1/responses" => Some(Self::Responses),
+            "/v1/responses" | "/v1/responses/compact" => Some(Self::Responses),
             path if path.starts_with("/v1beta/models/") && path.ends_with("enerateContent") => {
                 Some(Self::Gemini)
             }

@@ -187,6 +187,10 @@ impl Calls {
     }
 
     fn add(&mut self, call: CallRecord) {
+        // It is no turn: the agent goes on from the shorter form, which its next call sends.
+        if call.compacts {
+            return;
+        }
         let form = if call.error.is_none() { call.chat_form() } else { None };
         let Some(ChatForm { request, response }) = form else {
             let request = call.chat_request();
