@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use rollout_testkit::{
     Finished, ModelReply, ModelServer, NpmRegistry, TestJob, TestTask, TokenCounts, long_enough,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// An agent without a model, whose program does the task.
 const PRESET: &str = "
@@ -244,6 +244,21 @@ fn usage_that_an_agent_reports_stays_beside_what_the_gateway_recorded() {
     let trial = job.dir().join("caller/set/task__1").display().to_string();
     let shown = job.rollout(&["show", &trial]).expect(0).stdout();
     assert!(shown.contains("the agent reports 5 tokens in, 7 tokens out, $0.5"), "{shown}");
+    let dir = job.dir().display().to_string();
+    for (format, place) in [("verifiers", ""), ("eee", "/metadata")] {
+        job.rollout(&["export", format, &dir, "-o", format]).expect(0);
+        let exported = rollout_testkit::files_holding(&job.root().join(format), "reported_usage");
+        let [found] = &exported[..] else { panic!("{format}: {exported:?}") };
+        let line: Value = serde_json::from_str(found.split_once(": ").unwrap().1).unwrap();
+        for key in ["model_calls", "reported_usage"] {
+            // The values of metadata are texts there.
+            let exported = match &line.pointer(place).unwrap()[key] {
+                Value::String(text) => serde_json::from_str(text).unwrap(),
+                value => value.clone(),
+            };
+            assert_eq!(exported, result[key], "{format}: {line:#}");
+        }
+    }
 }
 
 /// An agent with a model of its own, which prints what it does as Claude Code does.

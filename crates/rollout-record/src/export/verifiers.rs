@@ -9,7 +9,7 @@ mod form;
 use std::{fs, io, path::PathBuf, sync::Arc};
 
 use indexmap::{IndexMap, IndexSet};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Export, ExportError, Exported, NewFile, chat};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 use rollout_core::{
     message::Message,
-    result::TrialError,
+    result::{TrialError, TrialResult},
     row::{OutputError, OutputUsage, RolloutOutput, Timing},
 };
 
@@ -118,8 +118,16 @@ fn row(
             final_input_tokens: None,
             final_output_tokens: None,
         }),
+        columns: columns(&trial.result),
         ..RolloutOutput::default()
     }
+}
+
+/// Returns what the library has no field for. It keeps columns that it does not know.
+fn columns(result: &TrialResult) -> Map<String, Value> {
+    let calls = result.model_calls.as_ref().map(|calls| ("model_calls", json!(calls)));
+    let reported = result.reported_usage.as_ref().map(|usage| ("reported_usage", json!(usage)));
+    calls.into_iter().chain(reported).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn error(error: &TrialError) -> OutputError {

@@ -244,6 +244,11 @@ impl Sample<'_> {
         add("stop_condition", conversation.and_then(|conversation| conversation.stop_condition.clone()));
         add("is_truncated", conversation.filter(|said| said.is_truncated).map(|_| "true".to_owned()));
         add("model_cost_usd", trial.result.model_cost.map(|cost| cost.to_string()));
+        let calls = trial.result.model_calls.as_ref().and_then(|calls| serde_json::to_string(calls).ok());
+        add("model_calls", calls);
+        let reported =
+            trial.result.reported_usage.as_ref().and_then(|usage| serde_json::to_string(usage).ok());
+        add("reported_usage", reported);
         add("pass_threshold", Some(trial.result.pass_threshold.to_string()));
         Value::Object(metadata)
     }
