@@ -137,3 +137,31 @@ fn an_agent_that_goes_on_after_its_limit_is_killed_with_what_it_started() {
     let took = result["durations"]["agent_execution_sec"].as_f64().unwrap();
     assert!(took >= 10.0, "it had {took} seconds");
 }
+
+#[test]
+fn an_agent_gets_the_models_of_the_list_by_their_names_and_no_others() {
+    let server = server();
+    let commands = "ask work \"$tools\"
+                    touch /app/done
+                    ROLLOUT_MODEL=small-1 ask a-title
+                    ROLLOUT_MODEL=alias ask a-summary
+                    ROLLOUT_MODEL=big ask a-poem";
+    let models = json!({"small-*": "cheap", "alias": null});
+    let ran = job(&server, commands, json!({}), json!({"models": models})).run().expect(0);
+    assert_eq!(ran.file(&format!("{TRIAL}/command/stdout.txt")), "200\n200\n200\n404\n");
+    let requests = server.requests();
+    let asked: Vec<&str> = requests.iter().map(|request| request.model()).collect();
+    assert_eq!(asked, ["m", "cheap", "m"]);
+    let calls = &ran.trial(TRIAL)["model_calls"];
+    assert_eq!(calls["models"], json!(["cheap", "m"]));
+    assert_eq!(calls["errors"], json!({"model_not_allowed": 1}), "{calls:#}");
+}
+
+#[test]
+fn every_name_that_an_agent_asks_for_is_its_own_model_without_a_list() {
+    let server = server();
+    let commands = "ROLLOUT_MODEL=big ask work
+                    touch /app/done";
+    job(&server, commands, json!({}), json!({})).run().expect(0);
+    assert_eq!(server.requests()[0].model(), "m");
+}

@@ -2,9 +2,15 @@
 
 use std::path::PathBuf;
 
+use globset::Glob;
+use indexmap::IndexMap;
+use serde_json::json;
+
 use super::model::{MOST_RETRIES, RateLimitKeys};
 use rollout_model::client::RateLimit;
 use rollout_settings::{
+    Form, Section, Value,
+    diagnostic::Code,
     forms::{count, filled, flag, number, section, whole},
     section::above_zero,
 };
@@ -32,6 +38,11 @@ rollout_settings::settings! {
         pub max_concurrent_calls: u32 = count(1024).unhashed(),
         /// How often a call is retried after a temporary failure.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(5).unhashed(),
+        /// The models that agents may request: patterns of names, and the model that answers each of them.
+        ///
+        /// By default, the agent's own model answers every name. See [other models of an
+        /// agent](agents.md#other-models-of-an-agent).
+        pub models: IndexMap<String, Option<String>> = models(),
         /// Whether agents may use tools that run at the provider of the model, such as its web search.
         ///
         /// Such tools can reach the internet even if the environment has no network. By default they are removed from
@@ -43,4 +54,37 @@ rollout_settings::settings! {
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .optional(),
     }
+}
+
+/// Names of models by pattern. Null is the agent's own model.
+fn models() -> Form<IndexMap<String, Option<String>>> {
+    let schema = || json!({ "type": "object", "additionalProperties": { "type": ["string", "null"] } });
+    let read = |section: &Section<'_>, key: &str| {
+        let inside = section.mapping(key)?;
+        let mut models = IndexMap::new();
+        for entry in inside.entries {
+            let place = inside.at(&entry.key);
+            let model = match &entry.node.value {
+                Value::Null => None,
+                Value::String(name) if !name.trim().is_empty() => Some(name.clone()),
+                _ => {
+                    let message = format!("`{place}` is not the name of a model");
+                    let hint = "write a name, or `null` for the agent's own model";
+                    section.reader.error_with_hint(entry.node.span, Code::InvalidValue, message, hint);
+                    continue;
+                }
+            };
+            match Glob::new(&entry.key) {
+                Ok(_) => {
+                    models.insert(entry.key.clone(), model);
+                }
+                Err(error) => {
+                    let message = format!("`{place}` is not a pattern of names: {}", error.kind());
+                    section.reader.error(entry.key_span, Code::InvalidValue, message);
+                }
+            }
+        }
+        Some(models)
+    };
+    Form::new("mapping", schema, read).or_empty().recorded_where_written()
 }

@@ -14,6 +14,7 @@ use super::{
 };
 use rollout_core::redact::Redactor;
 use rollout_env::ConnectError;
+use rollout_gateway::known_prices;
 use rollout_settings::{
     Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, SourceFiles, Value, Written,
     diagnostic::nearest,
@@ -293,16 +294,32 @@ fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
 
 /// Reports every model without a price, if the job limits its cost in dollars: the limit would never be reached.
 fn refuse_unpriced(root: &Section<'_>, config: &JobConfig) {
+    let of_preset = || {
+        config.agents.iter().filter_map(|agent| match &agent.kind {
+            AgentKind::Preset(agent) => Some((agent.model.as_ref()?, agent.limits.max_cost)),
+            _ => None,
+        })
+    };
+    let gateway = root.inside("gateway");
+    if config.gateway.max_cost.is_some() || of_preset().any(|(_, limit)| limit.is_some()) {
+        let has_price = |name: &str| {
+            known_prices().get(name).is_some()
+                || of_preset().any(|(model, _)| model.name == name && model.is_priced())
+        };
+        let mapped: BTreeSet<_> = config.gateway.models.values().flatten().collect();
+        for name in mapped.into_iter().filter(|name| !has_price(name)) {
+            let message = unpriced("max_cost", name);
+            let hint =
+                "use a model with a known price in `gateway.models`, or limit `max_total_tokens` instead";
+            root.reader.error_with_hint(gateway.value_span("models"), Code::InvalidValue, message, hint);
+        }
+    }
     if config.gateway.max_cost.is_none() {
         return;
     }
-    let of_preset = config.agents.iter().filter_map(|agent| match &agent.kind {
-        AgentKind::Preset(agent) => agent.model.as_ref(),
-        _ => None,
-    });
     let unknown: BTreeSet<_> =
-        of_preset.filter(|model| !model.is_priced()).map(|model| model.name.as_str()).collect();
-    let span = root.inside("gateway").value_span("max_cost");
+        of_preset().filter(|(model, _)| !model.is_priced()).map(|(model, _)| model.name.as_str()).collect();
+    let span = gateway.value_span("max_cost");
     for name in unknown {
         let message = unpriced("gateway.max_cost", name);
         root.reader.error_with_hint(span, Code::InvalidValue, message, SET_A_PRICE);

@@ -1,6 +1,8 @@
 //! The model of an agent behind the gateway: how the agent reaches it, and what its calls came to.
 
-use std::{path::PathBuf, time::Duration};
+use std::{iter, path::PathBuf, time::Duration};
+
+use indexmap::IndexMap;
 
 use super::{calls::required, context::TrialContext, failure::Failure};
 use crate::{
@@ -72,7 +74,8 @@ pub(super) async fn open(
     blocking(move || std::fs::create_dir_all(dir))
         .await
         .map_err(|error| internal(format!("cannot write the record of model calls: {error}")))?;
-    let spec = SessionSpec {
+    let server = upstream(model, trial.id.attempt);
+    let mut spec = SessionSpec {
         budget: Budget {
             tokens: agent.limits.max_total_tokens,
             dollars: agent.limits.max_cost,
@@ -83,8 +86,11 @@ pub(super) async fn open(
         // Attempts at the same task are different samples.
         cache_scope: trial.id.to_string(),
         secrets: (*trial.redactor).clone(),
-        ..SessionSpec::new(&record, ModelRoute::all(upstream(model, trial.id.attempt), &model.name))
+        ..SessionSpec::new(&record, ModelRoute::all(server.clone(), &model.name))
     };
+    if !trial.config.gateway.models.is_empty() {
+        spec.routes = routes(&server, &model.name, &trial.config.gateway.models);
+    }
     let session = gateway.open(spec).map_err(|error| internal(error.to_string()))?;
     let port = required(Phase::Execute, environment.offer(gateway.address())).await?;
     let dialect = spoken(&agent.preset.dialects, model.dialect);
@@ -116,6 +122,18 @@ fn upstream(model: &ModelConfig, attempt: u32) -> Upstream {
             .collect(),
         ..Upstream::new(url, model.dialect)
     }
+}
+
+/// Which model answers which name. The agent's own model answers to its own name, whatever the patterns are.
+fn routes(server: &Upstream, own: &str, models: &IndexMap<String, Option<String>>) -> Vec<ModelRoute> {
+    let route = |pattern: String, model: &str| ModelRoute {
+        pattern,
+        model: Some(model.to_owned()),
+        upstream: server.clone(),
+    };
+    let others =
+        models.iter().map(|(pattern, model)| route(pattern.clone(), model.as_deref().unwrap_or(own)));
+    iter::once(route(globset::escape(own), own)).chain(others).collect()
 }
 
 impl Line {

@@ -322,7 +322,7 @@ fn the_hash_covers_what_can_change_a_result() {
     for same in ["rate_limit: {requests_per_minute: 6}", "max_concurrent_calls: 2", "max_retries: 1"] {
         assert_eq!(limited(&format!(", {same}")), limited(""), "{same}");
     }
-    for other in ["max_cost: 1", "provider_tools: true"] {
+    for other in ["max_cost: 1", "provider_tools: true", "models: {\"small-*\": cheap}"] {
         assert_ne!(limited(&format!(", {other}")), limited(""), "{other}");
     }
 }

@@ -188,6 +188,46 @@ fn a_limit_in_dollars_needs_a_price() {
 }
 
 #[test]
+fn the_models_that_agents_may_request_are_patterns_and_names() {
+    let job = |gateway: &str| {
+        format!(
+            "agents: [{{preset: claude-code, model: anthropic/claude-sonnet-4-5}}]\ngateway: {{{gateway}}}\n"
+        )
+    };
+    let models = loaded(&job("models: {\"claude-haiku-*\": claude-haiku-4-5, \"claude-*\": null}"))
+        .config
+        .gateway
+        .models;
+    let models: Vec<_> = models.iter().map(|(pattern, name)| (pattern.as_str(), name.as_deref())).collect();
+    assert_eq!(models, [("claude-haiku-*", Some("claude-haiku-4-5")), ("claude-*", None)]);
+    assert!(loaded(&job("")).config.gateway.models.is_empty());
+    insta::assert_snapshot!(problems(&job("models: {\"claude-[\": x, b: [1]}, max_cost: 1")), @r#"
+    error: `gateway.models.claude-[` is not a pattern of names: unclosed character class; missing ']'
+     --> job.yaml:2:20
+      |
+    2 | gateway: {models: {"claude-[": x, b: [1]}, max_cost: 1}
+      |                    ^^^^^^^^^^
+
+    error: `gateway.models.b` is not the name of a model
+     --> job.yaml:2:38
+      |
+    2 | gateway: {models: {"claude-[": x, b: [1]}, max_cost: 1}
+      |                                      ^
+      |
+      = help: write a name, or `null` for the agent's own model
+    "#);
+    insta::assert_snapshot!(problems(&job("models: {b: mine}, max_cost: 1")), @"
+    error: `max_cost` needs a price for the model `mine`, which has none
+     --> job.yaml:2:19
+      |
+    2 | gateway: {models: {b: mine}, max_cost: 1}
+      |                   ^
+      |
+      = help: use a model with a known price in `gateway.models`, or limit `max_total_tokens` instead
+    ");
+}
+
+#[test]
 fn mistakes_are_explained() {
     insta::assert_snapshot!(problems("agents: [{preset: claudecode, model: openai/x}]\n"), @"
     error: unknown agent preset `claudecode`
