@@ -261,6 +261,23 @@ fn usage_that_an_agent_reports_stays_beside_what_the_gateway_recorded() {
     }
 }
 
+#[test]
+fn an_instruction_that_is_too_long_for_an_agent_is_refused_before_the_agent_starts() {
+    let agent = "name: short\nuntested: true\nmax_instruction_bytes: 10\nexecute: touch /app/done\n";
+    let job = |instruction: &str| {
+        TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+            .file("short.yaml", agent)
+            .task(TestTask::new("task").file("instruction.md", instruction))
+            .agent(json!({"preset": "./short.yaml"}))
+            .run()
+    };
+    assert_eq!(job("- Do it.\n").expect(0).trial("short/set/task__1")["reward"], 1.0);
+    let result = job("- Do it now.\n").expect(1).trial("short/set/task__1");
+    assert_eq!(result["error"]["type"], "task_invalid", "{result:#}");
+    let message = result["error"]["message"].as_str().unwrap();
+    assert!(message.contains("instruction.md has 13 bytes, but short can read at most 10"), "{message}");
+}
+
 /// An agent with a model of its own, which prints what it does as Claude Code does.
 const PRINTER: &str = r#"
 name: printer

@@ -16,7 +16,7 @@ use rollout_model::Limits;
 use rollout_settings::{
     Document, Form, Problems, Section, Value,
     diagnostic::{Code, quoted},
-    forms::{filled, flag, number_or_text, section, text, texts, word},
+    forms::{filled, flag, number_or_text, section, text, texts, whole, word},
 };
 
 /// An agent that a preset describes.
@@ -54,6 +54,11 @@ rollout_settings::settings! {
         ///
         /// See [the variables](agents.md#variables).
         pub execute: String = filled().kind("script").required("write the script that runs the agent").or_empty(),
+        /// The longest instruction that the agent can read, in bytes. Trials of tasks with a longer one fail with
+        /// `task_invalid` before the agent starts.
+        ///
+        /// For agents that read it only as an argument, of which Linux allows 128 KiB.
+        pub max_instruction_bytes: Option<u64> = whole(1..=u64::MAX).optional().recorded_where_written(),
         /// Paths of the agent's own logs in the environment. They are copied to `/logs/agent` after the agent has ended.
         ///
         /// `~` and the patterns of the shell are expanded.

@@ -9,7 +9,7 @@ use super::{
     converse::{Conversed, converse, save_trajectory},
     failure::Failure,
     gateway::{self, Line, Verdict},
-    live, oracle, own_log, preset,
+    instruction, live, oracle, own_log, preset,
     script::{self, LeftRunning},
 };
 use crate::{
@@ -102,6 +102,9 @@ async fn execute_preset<'e>(
         state: None,
         result: Ok(()),
     };
+    if let Err(failure) = instruction::check_length(context, &agent.preset).await {
+        return Ok(Executed { result: Err(failure), ..executed });
+    }
     let line = match gateway::open(context, environment, agent).await {
         Ok(line) => line,
         Err(failure) => return Ok(Executed { result: Err(failure), ..executed }),

@@ -3,6 +3,7 @@
 use std::{fs::File, io::Read as _};
 
 use super::{calls::required, context::TrialContext, failure::Failure};
+use crate::config::PresetConfig;
 use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{CopyMode, Environment, blocking::blocking};
 
@@ -23,6 +24,19 @@ pub(super) async fn read(context: &TrialContext<'_>) -> Result<Vec<u8>, Failure>
         return Err(invalid("instruction.md is larger than 1 MiB".to_owned()));
     }
     Ok(if context.task.is_harbor { without_canary(&bytes).to_vec() } else { bytes })
+}
+
+/// Checks that the agent can read an instruction of this length.
+pub(super) async fn check_length(context: &TrialContext<'_>, preset: &PresetConfig) -> Result<(), Failure> {
+    let Some(most) = preset.max_instruction_bytes else { return Ok(()) };
+    let length = read(context).await?.len();
+    if length as u64 <= most {
+        return Ok(());
+    }
+    let name = &preset.name;
+    let message =
+        format!("instruction.md has {length} bytes, but {name} can read at most {most}: make it shorter");
+    Err(Failure::new(ErrorType::TaskInvalid, message))
 }
 
 /// Copies the instruction to its path for scripts.

@@ -8,6 +8,7 @@ mod by_name;
 mod extensions;
 mod failures;
 mod images;
+mod instructions;
 mod keys;
 mod solving;
 mod table;
@@ -29,6 +30,7 @@ const KEY: &str = "sk-real-key-of-the-provider-0123456789";
 /// A small task, and how a model solves it.
 struct Work {
     task: &'static str,
+    /// It begins like an option of a command, which no agent may take it for.
     instruction: &'static str,
     /// Lines of its Dockerfile after the first.
     image: &'static str,
@@ -44,7 +46,7 @@ struct Work {
 
 const HELLO: Work = Work {
     task: "hello",
-    instruction: "Write the line Hello to /app/hello.txt.\n",
+    instruction: "- Write the line Hello to /app/hello.txt.\n",
     image: "WORKDIR /app\n",
     file: "hello.txt",
     content: "Hello",
@@ -54,7 +56,7 @@ const HELLO: Work = Work {
 
 const GREET: Work = Work {
     task: "greet",
-    instruction: "The script /app/greet.sh prints Helo. Make it print Hello.\n",
+    instruction: "--- The script /app/greet.sh prints Helo. Make it print Hello.\n",
     image: "WORKDIR /app\nRUN echo 'echo Helo' > greet.sh\n",
     file: "greet.sh",
     content: "echo Hello",
@@ -184,12 +186,11 @@ fn packages() -> PathBuf {
 
 /// A job of an agent in a sandbox without a network. It has no task yet.
 fn native(agent: &str, model: &Value) -> TestJob {
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
         .set("environment/provider_config/network", json!("none"))
         .agent(json!({"preset": agent, "model": model}))
         .env("ROLLOUT_PACKAGES_DIR", packages().to_str().unwrap())
-        .env("REAL_KEY", KEY);
-    with_memory(job, agent)
+        .env("REAL_KEY", KEY)
 }
 
 /// The same in a container without a network.
@@ -197,11 +198,7 @@ fn docker(agent: &str, model: &Value) -> TestJob {
     let job = native(agent, model)
         .on(&TestEngine::shared())
         .set("environment/provider_config", json!({"network": "none"}));
-    with_memory(job, agent)
-}
-
-/// One agent does not get by with the memory that tasks have by default.
-fn with_memory(job: TestJob, agent: &str) -> TestJob {
+    // It once ran out of the memory that tasks have by default.
     if agent == "qwen-code" { job.set("environment/override_memory", json!("4Gi")) } else { job }
 }
 

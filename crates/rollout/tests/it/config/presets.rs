@@ -144,7 +144,7 @@ fn a_preset_file_is_named_by_its_path_and_its_problems_have_lines() {
     3 | dialect: [chat]
       | ^^^^^^^
       |
-      = help: did you mean `dialects`? known keys: `name`, `description`, `tested`, `untested`, `dialects`, `install`, `execute`, `logs`, `trajectory`, `mcp`, `skills`
+      = help: did you mean `dialects`? known keys: `name`, `description`, `tested`, `untested`, `dialects`, `install`, `execute`, `max_instruction_bytes`, `logs`, `trajectory`, `mcp`, `skills`
 
     error: unknown key `nmp` in `install`
      --> mine.yaml:5:11
