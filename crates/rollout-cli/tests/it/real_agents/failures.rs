@@ -6,12 +6,172 @@ use rollout_testkit::Cut;
 
 use super::*;
 
+/// The four agents of the quick form, with their dialects.
+macro_rules! for_each_agent {
+    ($check:ident: $($agent:ident $name:literal $dialect:literal),*) => {
+        mod $check {
+            $(#[test] fn $agent() { super::$check($name, $dialect); })*
+        }
+    };
+    ($check:ident) => {
+        for_each_agent!($check: claude_code "claude-code" "messages", codex "codex" "responses",
+                        gemini_cli "gemini-cli" "gemini", mini_swe_agent "mini-swe-agent" "chat");
+    };
+}
+
+/// A job of one trial. After a second call, the agent is refused: some would try a failed call again for minutes.
+fn two_calls(job: TestJob, agent: &str, model: &Value, base: &str) -> TestJob {
+    job.set("agents", json!([{"preset": agent, "model": model, "limits": {"max_turns": 2}}]))
+        .task(HELLO.task(base))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("gateway", json!({"max_retries": 0}))
+}
+
+/// The only trial of a job had no model.
+#[track_caller]
+fn had_no_model(job: TestJob, agent: &str, kind: &str) -> Value {
+    let ran = job.run().expect(1);
+    let result = ran.trial(&format!("{agent}/set/hello__1"));
+    assert_eq!(result["error"]["type"], "model_failed", "{result:#}");
+    assert_eq!(result["reward"], Value::Null, "{result:#}");
+    assert!(result["model_calls"]["errors"][kind].as_u64().unwrap() >= 1, "{result:#}");
+    assert_eq!(ran.result()["headline"]["excluded"]["failed_by_infrastructure"], 1);
+    result
+}
+
+fn busy_once(agent: &str, dialect: &str) {
+    let server = fails_once(ModelReply::error(429, "slow down").header("retry-after", "0"));
+    let job = native(agent, &served_by(&server, dialect)).task(HELLO.task("test"));
+    let ran = job.set("gateway", json!({"max_retries": 0})).run().expect(0);
+    let result = ran.trial(&format!("{agent}/set/hello__1"));
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    assert_eq!(result["error"], Value::Null);
+    assert_eq!(result["model_calls"]["errors"], json!({"rate_limited": 1}), "{result:#}");
+}
+
+fn always_failing(agent: &str, dialect: &str) {
+    let server = ModelServer::always(ModelReply::error(500, "out of order"));
+    let model = served_by(&server, dialect);
+    had_no_model(two_calls(native(agent, &model), agent, &model, "test"), agent, "upstream_failed");
+}
+
+fn always_cut(agent: &str, dialect: &str) {
+    let server = ModelServer::scripted(|request| reply(request).usage(COUNTS).cut(Cut::Midway));
+    let model = served_by(&server, dialect);
+    had_no_model(two_calls(native(agent, &model), agent, &model, "test"), agent, "cut");
+}
+
+fn refused_key(agent: &str, dialect: &str) {
+    let server = refusing(dialect);
+    refuses_the_key(native(agent, &served_by(&server, dialect)), agent, "test");
+}
+
+// A server that is busy once, without retries of the gateway: the agent itself asks again.
+for_each_agent!(busy_once);
+// A server that always fails is no failure of the agent.
+for_each_agent!(always_failing);
+// Nor is a stream that is always cut.
+for_each_agent!(always_cut);
+// A refused key stops the job.
+for_each_agent!(refused_key);
+
+#[test]
+fn a_server_that_always_fails_is_no_failure_of_an_agent_in_a_container() {
+    for (agent, dialect) in [("claude-code", "messages"), ("codex", "responses")] {
+        let server = ModelServer::always(ModelReply::error(500, "out of order"));
+        let model = served_by(&server, dialect);
+        had_no_model(two_calls(docker(agent, &model), agent, &model, "test"), agent, "upstream_failed");
+    }
+}
+
+/// Agents that exit with status 0 after every call failed.
+mod of_silent_agents {
+    use super::*;
+
+    #[track_caller]
+    fn fails(job: fn(&str, &Value) -> TestJob, agent: &str, base: &str, reply: ModelReply, kind: &str) {
+        let server = ModelServer::always(reply);
+        let model = served_by(&server, "chat");
+        let job = job(agent, &model).task(HELLO.task(base)).set("retry", json!({"max_attempts": 1}));
+        had_no_model(job.set("gateway", json!({"max_retries": 0})), agent, kind);
+    }
+
+    fn no_such_thing() -> ModelReply {
+        ModelReply::error(400, "no such thing")
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_refused_call_of_aider() {
+        fails(native, "aider", "test", no_such_thing(), "refused");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_refused_call_of_goose() {
+        fails(native, "goose", "test", no_such_thing(), "refused");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_cut_stream_of_goose() {
+        fails(native, "goose", "test", ModelReply::text("one two three").cut(Cut::Midway), "cut");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_refused_call_of_openhands() {
+        fails(docker, "openhands", with_newer_python(), no_such_thing(), "refused");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_refused_key_of_aider_and_goose() {
+        let server = refusing("chat");
+        for agent in ["aider", "goose"] {
+            refuses_the_key(native(agent, &served_by(&server, "chat")), agent, "test");
+        }
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_refused_key_of_openhands() {
+        let server = refusing("chat");
+        let job = docker("openhands", &served_by(&server, "chat"));
+        refuses_the_key(job, "openhands", with_newer_python());
+    }
+}
+
 /// codex on the first task, with retries of the gateway and of the trial as given.
 fn codex(server: &ModelServer, retries: u32) -> TestJob {
     native("codex", &served_by(server, "responses"))
         .task(HELLO.task("test"))
         .set("retry", json!({"max_attempts": 1}))
         .set("gateway", json!({"max_retries": retries}))
+}
+
+/// A server that refuses the key of the job, as the server of each dialect does.
+fn refusing(dialect: &str) -> ModelServer {
+    let reason = json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"});
+    let error = json!({"code": 400, "message": "API key not valid.", "details": [reason]});
+    match dialect {
+        "gemini" => ModelServer::always(ModelReply::raw(400, json!({"error": error}).to_string())),
+        _ => model(),
+    }
+}
+
+/// The job stops, and names its agent. The real key is not shown.
+#[track_caller]
+fn refuses_the_key(job: TestJob, agent: &str, base: &str) {
+    let job = job
+        .task(HELLO.task(base))
+        .env("REAL_KEY", "sk-wrong-key-0123456789")
+        .set("gateway", json!({"max_retries": 0}));
+    let ran = job.run().expect(1);
+    let stderr = ran.stderr();
+    assert!(stderr.contains(&format!("the server rejected the API key of model {agent}")), "{stderr}");
+    assert!(!stderr.contains("sk-wrong-key"), "{stderr}");
+    assert!(!job.dir().join(format!("{agent}/set/hello__1/result.json")).exists(), "no trial has a result");
 }
 
 /// A server that answers the first request like this, and all others as it should.
@@ -36,44 +196,6 @@ fn a_server_that_is_busy_for_a_moment_is_asked_again() {
 }
 
 #[test]
-fn a_busy_server_that_the_gateway_does_not_ask_again_is_asked_again_by_the_agent() {
-    let server = fails_once(ModelReply::error(429, "slow down").header("retry-after", "0"));
-    let ran = native("claude-code", &served_by(&server, "messages"))
-        .task(HELLO.task("test"))
-        .set("gateway", json!({"max_retries": 0}))
-        .run()
-        .expect(0);
-    let result = ran.trial("claude-code/set/hello__1");
-    assert_eq!(result["reward"], 1.0, "{result:#}");
-    assert_eq!(result["error"], Value::Null);
-    assert_eq!(result["model_calls"]["errors"], json!({"rate_limited": 1}), "{result:#}");
-    assert_eq!(result["model_calls"]["calls"], 3);
-}
-
-#[test]
-fn a_server_that_always_fails_is_no_failure_of_the_agent() {
-    let server = ModelServer::always(ModelReply::error(500, "out of order"));
-    let ran = codex(&server, 0).run().expect(1);
-    let result = ran.trial("codex/set/hello__1");
-    assert_eq!(result["error"]["type"], "model_failed", "{result:#}");
-    let message = result["error"]["message"].as_str().unwrap();
-    assert!(message.starts_with("every call of the model failed: "), "{message}");
-    assert!(message.contains("out of order") && message.contains("agent/calls.jsonl"), "{message}");
-    assert_eq!(result["reward"], Value::Null);
-    assert!(result["model_calls"]["errors"]["upstream_failed"].as_u64().unwrap() >= 1);
-    assert_eq!(ran.result()["headline"]["excluded"]["failed_by_infrastructure"], 1);
-}
-
-#[test]
-fn a_stream_that_is_always_cut_fails_the_trial() {
-    let server = ModelServer::scripted(|request| reply(request).usage(COUNTS).cut(Cut::Midway));
-    let ran = codex(&server, 0).run().expect(1);
-    let result = ran.trial("codex/set/hello__1");
-    assert_eq!(result["error"]["type"], "model_failed", "{result:#}");
-    assert!(result["model_calls"]["errors"]["cut"].as_u64().unwrap() >= 1, "{result:#}");
-}
-
-#[test]
 fn a_stream_that_is_cut_once_is_asked_for_again_by_the_agent() {
     let served = AtomicUsize::new(0);
     let server = ModelServer::scripted(move |request| {
@@ -84,28 +206,6 @@ fn a_stream_that_is_cut_once_is_asked_for_again_by_the_agent() {
     let result = ran.trial("codex/set/hello__1");
     assert_eq!(result["reward"], 1.0, "{result:#}");
     assert_eq!(result["model_calls"]["errors"], json!({"cut": 1}), "{result:#}");
-}
-
-#[test]
-#[ignore = "part of ./test --full"]
-fn an_agent_that_exits_with_0_after_every_call_failed_has_no_model() {
-    let server = ModelServer::always(ModelReply::error(400, "no such thing"));
-    let job = native("aider", &served_by(&server, "chat")).task(HELLO.task("test"));
-    let ran = job.run().expect(1);
-    let result = ran.trial("aider/set/hello__1");
-    assert_eq!(result["error"]["type"], "model_failed", "{result:#}");
-    assert!(result["error"]["message"].as_str().unwrap().contains("no such thing"), "{result:#}");
-}
-
-#[test]
-fn a_refused_key_stops_the_job() {
-    let server = model();
-    let job = codex(&server, 0).env("REAL_KEY", "sk-wrong-key-0123456789");
-    let ran = job.run().expect(1);
-    let stderr = ran.stderr();
-    assert!(stderr.contains("the server rejected the API key of model codex"), "{stderr}");
-    assert!(!stderr.contains("sk-wrong-key"), "{stderr}");
-    assert!(!job.dir().join("codex/set/hello__1/result.json").exists(), "no trial has a result");
 }
 
 #[test]

@@ -217,6 +217,18 @@ fn codex_works_with_a_model_of_another_dialect() {
     solves(native("codex", &served_by(&server, "messages")), "codex", "test", 2);
 }
 
+#[test]
+fn claude_code_in_a_container_works_with_a_model_of_another_dialect() {
+    let server = model();
+    solves(docker("claude-code", &served_by(&server, "chat")), "claude-code", "test", 2);
+}
+
+#[test]
+fn codex_in_a_container_works_with_a_model_of_another_dialect() {
+    let server = model();
+    solves(docker("codex", &served_by(&server, "messages")), "codex", "test", 2);
+}
+
 /// The branches of presets that speak several dialects. The first one is tested above.
 mod in_other_dialects {
     use super::*;
