@@ -71,8 +71,9 @@ impl SandboxEngine {
     pub async fn host_image(&self) -> Result<Image, ImageError> {
         let image = self.core.host_image.get_or_try_init(|| {
             let (images, core) = (self.state_dir().join(store::IMAGES), self.core.clone());
+            let mode = core.support.mode;
             let lease = move |name: &str| Ok(vec![core.leases.take(store::IMAGES, name)?]);
-            blocking(move || host_image::prepare(&images, lease))
+            blocking(move || host_image::prepare(&images, mode, lease))
         });
         image.await.cloned()
     }

@@ -1,7 +1,7 @@
 //! The host as an image: a skeleton root with the host's /etc without its secrets, and the host's programs.
 //!
-//! Everything that a sandbox sees of the host is listed here: the directories of programs, and the
-//! world-readable entries of /etc that are not excluded below.
+//! Everything that a sandbox sees of the host is listed here: the directories of programs, the database of installed
+//! packages, and the world-readable entries of /etc that are not excluded below.
 
 use std::{
     fmt::Write as _,
@@ -20,10 +20,20 @@ use rollout_guest::remove::remove_tree;
 use crate::{
     image::{Image, ImageError, Lease},
     private::{private_dir, unique_id},
+    support::Mode,
 };
 
 /// The host's directories of programs. Those that are links are also links in the skeleton.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// The database of dpkg. Without it, package managers install packages again that are in /usr.
+const PACKAGES: &str = "var/lib/dpkg";
+
+/// The file of the database that changes with every package.
+const PACKAGE_LIST: &str = "/var/lib/dpkg/status";
+
+/// Files of this directory of /etc are the first files of a home directory.
+const HOME_FILES: &str = "skel";
 
 /// Entries of /etc, at any depth, that are secret, specific to this machine, or generated.
 const LEFT_OUT: [&str; 32] = [
@@ -61,7 +71,7 @@ const LEFT_OUT: [&str; 32] = [
     "security/opasswd",
 ];
 
-/// Empty directories of the skeleton, with their modes.
+/// Directories of the skeleton, with their modes.
 const DIRECTORIES: [(&str, u32); 25] = [
     ("etc", 0o755),
     ("root", 0o700),
@@ -79,7 +89,7 @@ const DIRECTORIES: [(&str, u32); 25] = [
     ("tmp", 0o1777),
     ("var", 0o755),
     ("var/lib", 0o755),
-    ("var/lib/dpkg", 0o755),
+    (PACKAGES, 0o755),
     ("var/lib/apt", 0o755),
     ("var/cache", 0o755),
     ("var/log", 0o755),
@@ -97,9 +107,10 @@ const MAX_FILE: u64 = 8 << 20;
 /// before any of its files is accessed. Blocks.
 pub(crate) fn prepare(
     images: &Path,
+    mode: Mode,
     lease: impl FnOnce(&str) -> io::Result<Vec<Lease>>,
 ) -> Result<Image, ImageError> {
-    let key = key().map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
+    let key = key(mode).map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
     let name = format!("host-{key}");
     let skeleton = images.join(&name);
     let fail = |step| {
@@ -110,7 +121,7 @@ pub(crate) fn prepare(
     private_dir(images).map_err(fail("creating the parent of"))?;
     if !skeleton.is_dir() {
         let building = images.join(format!("host-{key}.{}", unique_id()));
-        if let Err(error) = build(&building) {
+        if let Err(error) = build(&building, mode) {
             // The build error is more useful than an error of the cleanup.
             let _ = remove_tree(&building);
             return Err(error);
@@ -122,12 +133,15 @@ pub(crate) fn prepare(
             Err(source) => return Err(fail("naming")(source)),
         }
     }
-    Ok(Image::from_host(skeleton, &real_directories(), name).using(leases))
+    Ok(Image::from_host(skeleton, &shared_directories(mode), name).using(leases))
 }
 
-fn real_directories() -> Vec<String> {
+/// The directories of the host that are parts of the image.
+fn shared_directories(mode: Mode) -> Vec<String> {
     let real = |name: &str| fs::symlink_metadata(Path::new("/").join(name)).is_ok_and(|meta| meta.is_dir());
-    PROGRAMS.into_iter().filter(|name| real(name)).map(str::to_owned).collect()
+    // An ordinary user cannot change files of root in an overlay, so the skeleton has a copy of the database.
+    let packages = (mode == Mode::Root).then_some(PACKAGES);
+    PROGRAMS.into_iter().chain(packages).filter(|name| real(name)).map(str::to_owned).collect()
 }
 
 /// Walks /etc in a stable order and calls `visit` with each entry of the skeleton.
@@ -165,10 +179,11 @@ fn walk_etc<E>(mut visit: impl FnMut(&Path, &fs::Metadata) -> Result<(), E>) -> 
 }
 
 /// A hash of all inputs of the skeleton.
-fn key() -> io::Result<String> {
+fn key(mode: Mode) -> io::Result<String> {
     let mut hash = Sha256::new();
-    hash.update(b"host image 1\0");
-    walk_etc::<io::Error>(|path, metadata| {
+    hash.update(b"host image 2\0");
+    hash.update([u8::from(mode == Mode::Root)]);
+    let mut add = |path: &Path, metadata: &fs::Metadata| {
         hash.update(path.as_os_str().as_bytes());
         for number in [
             u64::from(metadata.mode()),
@@ -179,6 +194,12 @@ fn key() -> io::Result<String> {
         ] {
             hash.update(number.to_le_bytes());
         }
+    };
+    if let Ok(metadata) = fs::symlink_metadata(PACKAGE_LIST) {
+        add(Path::new(PACKAGE_LIST), &metadata);
+    }
+    walk_etc::<io::Error>(|path, metadata| {
+        add(path, metadata);
         Ok(())
     })?;
     hash.update(fs::read("/etc/resolv.conf").unwrap_or_default());
@@ -193,7 +214,7 @@ fn key() -> io::Result<String> {
     }))
 }
 
-fn build(root: &Path) -> Result<(), ImageError> {
+fn build(root: &Path, mode: Mode) -> Result<(), ImageError> {
     fn at<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> ImageError + 'a {
         move |source| ImageError { step, path: path.to_owned(), source }
     }
@@ -212,16 +233,18 @@ fn build(root: &Path) -> Result<(), ImageError> {
         made.map_err(at("making", &host))?;
     }
     walk_etc(|relative, metadata| {
-        let (source, target) = (Path::new("/etc").join(relative), root.join("etc").join(relative));
-        let made = if metadata.is_dir() {
-            make_dir(&target, metadata.mode() & 0o755)
-        } else if metadata.is_symlink() {
-            fs::read_link(&source).and_then(|link| symlink(link, &target))
-        } else {
-            copy_file(&source, &target, metadata.mode() & 0o755)
-        };
-        made.map_err(at("copying", &source))
+        let source = Path::new("/etc").join(relative);
+        let home = relative.strip_prefix(HOME_FILES).ok().filter(|rest| !rest.as_os_str().is_empty());
+        let home = home.map(|rest| root.join("root").join(rest));
+        for target in [root.join("etc").join(relative)].into_iter().chain(home) {
+            copy_entry(&source, metadata, &target).map_err(at("copying", &source))?;
+        }
+        Ok(())
     })?;
+    if mode == Mode::User {
+        let packages = Path::new("/").join(PACKAGES);
+        copy_readable(&packages, &root.join(PACKAGES)).map_err(at("copying", &packages))?;
+    }
     let resolv = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     for (name, content) in [
         ("hostname", "sandbox\n"),
@@ -275,6 +298,46 @@ fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
+/// Copies one entry. A directory is created empty.
+fn copy_entry(source: &Path, metadata: &fs::Metadata, target: &Path) -> io::Result<()> {
+    if metadata.is_dir() {
+        make_dir(target, metadata.mode() & 0o755)
+    } else if metadata.is_symlink() {
+        fs::read_link(source).and_then(|link| symlink(link, target))
+    } else {
+        copy_file(source, target, metadata.mode() & 0o755)
+    }
+}
+
+/// Copies the files below a directory, which may be missing, into an existing one. Files that not everyone may read,
+/// such as locks, are left out.
+fn copy_readable(source: &Path, target: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(source) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let (entry, metadata) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
+            // The host's package manager removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        let copy = target.join(entry.file_name().unwrap_or_default());
+        let readable = if metadata.is_dir() { 0o005 } else { 0o004 };
+        if !(metadata.is_dir() || metadata.is_file()) || metadata.mode() & readable != readable {
+            continue;
+        }
+        match copy_entry(&entry, &metadata, &copy) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            copied => copied?,
+        }
+        if metadata.is_dir() {
+            copy_readable(&entry, &copy)?;
+        }
+    }
+    Ok(())
+}
+
 fn copy_file(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
     let mut from =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(source)?;
@@ -292,8 +355,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         std::thread::scope(|scope| {
-            let prepared: Vec<_> =
-                (0..4).map(|_| scope.spawn(|| prepare(&images, |_| Ok(Vec::new())).map(|_| ()))).collect();
+            let prepared: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| prepare(&images, Mode::User, |_| Ok(Vec::new())).map(|_| ())))
+                .collect();
             for prepared in prepared {
                 prepared.join().unwrap().unwrap();
             }

@@ -25,8 +25,8 @@ const USUAL_MODE: u32 = 0o755;
 
 /// A root file system made of read-only layers, with its configuration.
 ///
-/// Most images have one part, mounted at the root. The host image has one more part for each of the host's
-/// program directories, because overlayfs does not include mounts below a lower directory.
+/// Most images have one part, mounted at the root. The host image has one more part for each directory of the host
+/// that it shares, because overlayfs does not include mounts below a lower directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Image {
     parts: Vec<Part>,
@@ -55,11 +55,12 @@ impl Image {
         Image { parts: vec![root], config, identity: identity.into(), leases: Vec::new() }
     }
 
-    /// The host as an image: a skeleton root and the host's own directories of programs.
+    /// The host as an image: a skeleton root and directories of the host.
     pub(crate) fn from_host(skeleton: PathBuf, directories: &[String], identity: String) -> Image {
         let root = Part { name: ROOT.into(), target: String::new(), lower: vec![skeleton] };
         let rest = directories.iter().map(|name| Part {
-            name: name.clone(),
+            // The name of one directory, also for a directory in another.
+            name: name.replace('/', "-"),
             target: name.clone(),
             lower: vec![Path::new("/").join(name)],
         });

@@ -180,3 +180,29 @@ pub(crate) async fn copy_out(
     sandbox.copy_out(source, None, limits, sent.into()).await?;
     Ok(copied.await.unwrap())
 }
+
+/// The listing of a new home directory: the files of the host's /etc/skel.
+pub(crate) fn home_files() -> String {
+    let entries = std::fs::read_dir("/etc/skel").into_iter().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names.into_iter().map(|name| name + "\n").collect()
+}
+
+/// Installs a package that needs one of the host's, with the database of the sandbox. On hosts with dpkg only. An
+/// ordinary user cannot add files to directories in /usr.
+pub(crate) async fn installs_a_package(sandbox: &RunningSandbox) {
+    if !Path::new("/var/lib/dpkg/status").exists() {
+        return;
+    }
+    let script = r#"mkdir -p /tmp/pack/DEBIAN /tmp/pack/opt/rollout-test
+        echo content > /tmp/pack/opt/rollout-test/file
+        printf '%s\n' 'Package: rollout-test' 'Version: 1' 'Architecture: all' 'Maintainer: Test <test@example.com>' \
+            'Depends: bash, dpkg' 'Description: a test' > /tmp/pack/DEBIAN/control
+        dpkg-deb --root-owner-group --build /tmp/pack /tmp/pack.deb > /tmp/log 2>&1
+        dpkg --install /tmp/pack.deb >> /tmp/log 2>&1 || cat /tmp/log
+        cat /opt/rollout-test/file; dpkg-query --show --showformat '${db:Status-Abbrev}\n' bash rollout-test"#;
+    assert_eq!(out(sandbox, script).await, "content\nii \nii \n");
+    let host = std::process::Command::new("dpkg-query").args(["--show", "rollout-test"]).output().unwrap();
+    assert!(!host.status.success(), "the package is installed on the host");
+}

@@ -1,6 +1,6 @@
 //! What a sandbox cannot see, reach or do.
 
-use crate::common::{Host, command, out, run, sh};
+use crate::common::{Host, command, home_files, installs_a_package, out, run, sh};
 use rollout_sandbox::{ExitStatus, Network};
 
 #[tokio::test]
@@ -52,6 +52,15 @@ async fn deleting_every_program_does_not_hurt_the_host() {
     sandbox.destroy().await.unwrap();
     let sandbox = host.sandbox().await;
     assert_eq!(out(&sandbox, "echo untouched").await, "untouched\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn packages_of_the_host_are_known_and_new_ones_stay_inside() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    installs_a_package(&sandbox).await;
+    assert_eq!(out(&sandbox, "ls -A /root").await, home_files());
     sandbox.destroy().await.unwrap();
 }
 

@@ -7,7 +7,7 @@ use rollout_sandbox::{
     SandboxSpec, sweep,
 };
 
-use crate::common::{command, copy_out, nested, out, start};
+use crate::common::{command, copy_out, home_files, installs_a_package, nested, out, start};
 
 const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
 const NOBODY: u32 = 65534;
@@ -59,8 +59,9 @@ async fn check(engine: &SandboxEngine) {
     let sandbox = engine.create(spec.clone()).await.unwrap();
     assert_eq!(
         out(&sandbox, "id -u; ls -A /root; echo x > /root/file; touch /tmp/t; echo 1 > /dev/null").await,
-        "0\n"
+        format!("0\n{}", home_files())
     );
+    installs_a_package(&sandbox).await;
 
     let (mut as_user, _stdout, _stderr) = command(&["true"]);
     as_user.user = Some("nobody".into());
