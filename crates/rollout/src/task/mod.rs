@@ -17,6 +17,7 @@ mod registry;
 mod resolved;
 mod retry;
 mod sources;
+mod verified;
 
 use std::{
     collections::BTreeMap,

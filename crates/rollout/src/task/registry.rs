@@ -222,7 +222,11 @@ impl Registry {
                     let registry = download::shown_url(url)?;
                     let file = kept.clone();
                     return match blocking(move || fs::read(file)).await {
-                        Ok(bytes) => Ok(Self::parse(registry, None, &bytes)?.of(location)),
+                        Ok(bytes) => {
+                            let kept = format!("{registry}, as kept in {}", shown(&kept));
+                            let read = Self::parse(kept, None, &bytes)?.of(location);
+                            Ok(Self { name: registry, ..read })
+                        }
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             Err(RegistryError::Offline { registry })
                         }

@@ -78,6 +78,7 @@ impl Transient for GitError {
             | Self::NoCommit { .. }
             | Self::NoRevision { .. }
             | Self::Offline { .. }
+            | Self::Changed { .. }
             | Self::NoHead { .. }
             | Self::Cache { .. } => false,
         }

@@ -93,6 +93,9 @@ impl DatasetProblem {
             Self::Registry(RegistryError::Offline { .. }) | Self::Git(GitError::Offline { .. }) => {
                 Some(offline.to_owned())
             }
+            Self::Git(GitError::Changed { .. }) => {
+                Some("run the command again with a network: the directory is fetched again".to_owned())
+            }
             Self::Hub(error) => error.hint(),
             Self::Rows(RowsError::NoParquet { .. }) => Some(
                 "use a release of Rollout, or build with \

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A dataset, as a job file has it.
-fn dataset(entry: Value) -> DatasetConfig {
+pub(crate) fn dataset(entry: Value) -> DatasetConfig {
     let model = json!({"name": "m", "model": {"name": "m", "base_url": "http://127.0.0.1/v1"}});
     let text = json!({"agents": [model], "datasets": [entry]}).to_string();
     let loaded = load_job_text("job.json".as_ref(), &text, &[], &|_| None);
@@ -19,36 +19,36 @@ fn dataset(entry: Value) -> DatasetConfig {
 }
 
 /// Questions from an address on a hub.
-fn questions(address: &str, columns: Value) -> DatasetConfig {
+pub(crate) fn questions(address: &str, columns: Value) -> DatasetConfig {
     let interaction = json!({"dataset": address, "columns": columns, "rubric": [{"match": "exact"}]});
     dataset(json!({"name": "set", "interaction": interaction}))
 }
 
-struct Fixture {
-    dir: TempDir,
-    sources: Sources,
+pub(crate) struct Fixture {
+    pub(crate) dir: TempDir,
+    pub(crate) sources: Sources,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let retry = RetryConfig { initial_delay_ms: 1, ..RetryConfig::default() };
         let sources = Sources { retry, registries: Vec::new(), ..Sources::new(dir.path().join("cache")) };
         Self { dir, sources }
     }
 
-    fn of(hub: &HubServer, token: Option<&str>) -> Self {
+    pub(crate) fn of(hub: &HubServer, token: Option<&str>) -> Self {
         let mut fixture = Self::new();
         fixture.sources.hub = HubAccess { endpoint: hub.url().to_owned(), token: token.map(Into::into) };
         fixture
     }
 
-    fn registries(mut self, registries: &[RegistryLocation]) -> Self {
+    pub(crate) fn registries(mut self, registries: &[RegistryLocation]) -> Self {
         self.sources.registries = registries.to_vec();
         self
     }
 
-    async fn load(&self, config: &DatasetConfig) -> Result<Dataset, DatasetError> {
+    pub(crate) async fn load(&self, config: &DatasetConfig) -> Result<Dataset, DatasetError> {
         self.load_with(config, &Resolved::default()).await
     }
 
@@ -58,20 +58,20 @@ impl Fixture {
     }
 
     /// The same without a network.
-    async fn offline(&self, config: &DatasetConfig) -> Result<Dataset, DatasetError> {
+    pub(crate) async fn offline(&self, config: &DatasetConfig) -> Result<Dataset, DatasetError> {
         let sources = Sources { offline: true, ..self.sources.clone() };
         let only = std::slice::from_ref(config);
         Ok(sources.load(only, &Resolved::default(), &|_| {}).await?.pop().unwrap())
     }
 
-    async fn refusal(&self, config: &DatasetConfig) -> String {
+    pub(crate) async fn refusal(&self, config: &DatasetConfig) -> String {
         refusal(self.load(config).await)
     }
 }
 
 /// The causes of an error, and its hint.
 #[track_caller]
-fn refusal(loaded: Result<Dataset, DatasetError>) -> String {
+pub(crate) fn refusal(loaded: Result<Dataset, DatasetError>) -> String {
     let error = loaded.map(|_| "it was loaded").unwrap_err();
     let causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
     let mut text: Vec<String> = causes.map(ToString::to_string).collect();
@@ -79,12 +79,12 @@ fn refusal(loaded: Result<Dataset, DatasetError>) -> String {
     text.join("\n")
 }
 
-fn rows(dataset: &Dataset) -> Vec<Value> {
+pub(crate) fn rows(dataset: &Dataset) -> Vec<Value> {
     let text = fs::read_to_string(dataset.rows.as_ref().expect("it has rows")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn names(dataset: &Dataset) -> Vec<&str> {
+pub(crate) fn names(dataset: &Dataset) -> Vec<&str> {
     dataset.tasks.iter().map(|entry| entry.name.as_str()).collect()
 }
 
@@ -102,14 +102,14 @@ fn content(dir: &Path) -> String {
 }
 
 /// A file of JSON lines that the hub keeps in its storage of large files.
-fn large() -> Vec<u8> {
+pub(crate) fn large() -> Vec<u8> {
     (0..100)
         .map(|n| format!("{{\"q\": \"What is {n}?\", \"a\": \"{n}\"}}\n"))
         .collect::<String>()
         .into_bytes()
 }
 
-fn mapping() -> Value {
+pub(crate) fn mapping() -> Value {
     json!({"question": "q", "answer": "a"})
 }
 

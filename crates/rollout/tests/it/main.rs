@@ -6,6 +6,7 @@ mod client;
 mod config;
 mod dataset;
 mod datasets;
+mod fetching;
 mod generate;
 mod guest;
 mod hub;

@@ -6,11 +6,13 @@
 //! <root>/git/<hash of the URL>/refs/<hash of its name>  the last known commit of a branch or tag
 //! <root>/git/<hash of the URL>/<commit>/repository      the commit's trees, and the files needed so far
 //! <root>/git/<hash of the URL>/<commit>/<directory>-<hash of its path>
+//! <root>/git/<hash of the URL>/<commit>/<directory>-<hash of its path>.files   the files of the directory
 //! <root>/git/<hash of the URL>/tmp-…                    incomplete work, useless to others
 //! ```
 //!
 //! Everything is created under `tmp-…` and renamed when it is complete, so a killed process leaves nothing that looks
-//! like a finished fetch, and existing files can be read without the lock.
+//! like a finished fetch, and existing files can be read without the lock. A directory whose files were changed after it
+//! was fetched is replaced.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +34,7 @@ use super::{
     address::{CommitId, GitUrl, RepoPath},
     command::{Git, GitError, presentable, tail},
     held,
+    manifest::{self, Condition},
 };
 use crate::task::sources::notice;
 use rollout_core::text::hex;
@@ -112,18 +115,21 @@ impl GitCache {
         let place = Place { git: &self.git, url, commit, repository_dir: self.repository_dir(url) };
         let dir = place.repository_dir.clone();
         place.blocking(move || held::hold(&dir)).await?;
-        let (mut found, missing) = place.cached(paths).await?;
+        let Cached { mut found, missing, changed } = place.cached(paths).await?;
         if missing.is_empty() {
             return Ok(found);
         }
         if self.is_offline(url) {
+            if let Some(path) = changed {
+                return Err(GitError::Changed { path });
+            }
             let paths: Vec<String> = missing.iter().map(|path| format!("`{path}`")).collect();
             let what = format!("{} at {commit}", rollout_core::text::listed(paths));
             return Err(GitError::Offline { url: url.to_string(), what });
         }
         let waiting = format!("waiting for another process to fetch {url}");
         let _lock = notice(progress, waiting, place.lock()).await?;
-        let (new, missing) = place.cached(missing).await?;
+        let Cached { found: new, missing, .. } = place.cached(missing).await?;
         found.extend(new);
         if !missing.is_empty() {
             let fetching = format!("fetching {url} at {commit}");
@@ -160,6 +166,19 @@ pub fn cached_directory(cache_dir: &Path, url: &str, commit: &str, path: &str) -
     })
 }
 
+/// The list of the files of a directory in the cache.
+fn list_of(slot: &Path) -> PathBuf {
+    slot.with_added_extension("files")
+}
+
+/// Which directories of a commit are in the cache.
+struct Cached {
+    found: Directories,
+    missing: BTreeSet<RepoPath>,
+    /// The first file that is not as it was fetched. Its directory is one of the missing ones.
+    changed: Option<PathBuf>,
+}
+
 /// One commit of one repository in the cache.
 struct Place<'a> {
     git: &'a Git,
@@ -184,19 +203,25 @@ impl Place<'_> {
     }
 
     /// Splits paths into cached and missing ones.
-    async fn cached(&self, paths: BTreeSet<RepoPath>) -> Result<(Directories, BTreeSet<RepoPath>), GitError> {
+    async fn cached(&self, paths: BTreeSet<RepoPath>) -> Result<Cached, GitError> {
         let slots: Vec<_> = paths.into_iter().map(|path| (self.slot(&path), path)).collect();
         self.blocking(move || {
-            let mut found = Directories::new();
-            let mut missing = BTreeSet::new();
+            let mut cached = Cached { found: Directories::new(), missing: BTreeSet::new(), changed: None };
             for (slot, path) in slots {
-                if slot.try_exists()? {
-                    found.insert(path, Some(slot));
-                } else {
-                    missing.insert(path);
+                let condition = match slot.try_exists()? {
+                    true => Some(manifest::check(&slot, &list_of(&slot))?),
+                    false => None,
+                };
+                if condition == Some(Condition::Unchanged) {
+                    cached.found.insert(path, Some(slot));
+                    continue;
                 }
+                if let Some(Condition::Changed(file)) = condition {
+                    cached.changed.get_or_insert(file);
+                }
+                cached.missing.insert(path);
             }
-            Ok((found, missing))
+            Ok(cached)
         })
         .await
     }
@@ -335,9 +360,14 @@ impl Place<'_> {
             .collect();
         self.blocking(move || {
             let mut done = Directories::new();
-            for (step, path) in moves {
+            for (number, (step, path)) in moves.into_iter().enumerate() {
                 if let Some((from, to)) = &step {
-                    fs::rename(from, to)?;
+                    // Before the directory, so that every directory has one.
+                    manifest::write(from, &list_of(to))?;
+                    match fs::rename(to, work.path().join(format!("changed-{number}"))) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => fs::rename(from, to)?,
+                    }
                 }
                 done.insert(path, step.map(|(_, to)| to));
             }

@@ -89,6 +89,15 @@ pub enum GitError {
         /// What is missing.
         what: String,
     },
+    /// A file in the cache was changed after it was fetched, and the network must not be used.
+    #[error(
+        "{} in the cache was changed after it was fetched, and network access is turned off",
+        shown(path)
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The repository has no default branch.
     #[error("{url} has no HEAD; set `git_commit_id` in the registry")]
     NoHead {

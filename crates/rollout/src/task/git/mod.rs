@@ -4,6 +4,7 @@ mod address;
 mod cache;
 mod command;
 mod held;
+mod manifest;
 mod worktree;
 
 pub(super) use address::{CommitId, GitUrl, RepoPath};

@@ -1,4 +1,6 @@
 //! The cache of datasets from a hub: every file once, verified by its hash, and either complete or absent.
+//!
+//! A file is verified when it was downloaded, and again when its size or time is another one than then.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,7 +20,7 @@ use super::{
     HubAccess, HubDataError, HubFile,
     client::{HubClient, failed, success},
 };
-use crate::download_client::without_secrets;
+use crate::{download_client::without_secrets, task::verified};
 use rollout_core::text::hex;
 use rollout_env::blocking::blocking;
 use rollout_record::hub::RepoName;
@@ -137,25 +139,33 @@ impl HubCache {
         Ok(snapshot)
     }
 
-    /// Whether a file is in the cache.
-    pub(super) async fn has(&self, file: &HubFile) -> bool {
-        let path = self.files.join(&file.id);
-        blocking(move || path.try_exists()).await.unwrap_or(false)
+    /// Whether a file is in the cache and undamaged.
+    pub(super) async fn has(&self, file: &HubFile) -> Result<bool, HubDataError> {
+        Ok(matches!(self.kept(file).await?, Kept::Sound))
     }
 
-    /// The path of a file in the cache. It is downloaded if it is not there: a part of it that is there is kept, and
-    /// nothing becomes visible before its hash is verified.
+    async fn kept(&self, file: &HubFile) -> Result<Kept, HubDataError> {
+        let (path, id, size) = (self.files.join(&file.id), file.id.clone(), file.size);
+        blocking(move || kept(&path, &id, size)).await.map_err(|source| self.cache_error(source))
+    }
+
+    /// The path of a file in the cache. It is downloaded if it is missing or damaged: a part of it that is there is
+    /// kept, and nothing becomes visible before its hash is verified.
     pub(super) async fn file(&self, commit: &str, file: &HubFile) -> Result<PathBuf, HubDataError> {
         let target = self.files.join(&file.id);
-        if self.has(file).await {
-            return Ok(target);
-        }
-        if self.offline {
-            return Err(self.missing(&format!("{} of {} at {commit}", file.path, self.url())));
+        match self.kept(file).await? {
+            Kept::Sound => return Ok(target),
+            Kept::Damaged(reason) if self.offline => {
+                return Err(HubDataError::Damaged { path: target, reason });
+            }
+            Kept::Absent if self.offline => {
+                return Err(self.missing(&format!("{} of {} at {commit}", file.path, self.url())));
+            }
+            Kept::Damaged(_) | Kept::Absent => {}
         }
         let cache = |source| self.cache_error(source);
         let _lock = self.lock(&file.id).await?;
-        if self.has(file).await {
+        if self.has(file).await? {
             return Ok(target);
         }
         let part = self.files.join(format!("{}.part", file.id));
@@ -176,7 +186,11 @@ impl HubCache {
             return Err(HubDataError::Hash { path, url, expected: file.id.clone(), found });
         }
         let place = target.clone();
-        blocking(move || fs::rename(part, place)).await.map_err(cache)?;
+        let replace = move || {
+            fs::rename(part, &place)?;
+            verified::record(&place)
+        };
+        blocking(replace).await.map_err(cache)?;
         Ok(target)
     }
 
@@ -269,6 +283,36 @@ impl HubCache {
     fn cache_error(&self, source: io::Error) -> HubDataError {
         HubDataError::Cache { path: self.files.clone(), source }
     }
+}
+
+/// The state of a file in the cache.
+enum Kept {
+    Absent,
+    Sound,
+    /// With the reason.
+    Damaged(String),
+}
+
+/// Reads a file only if it is not in the state in which it was verified.
+fn kept(path: &Path, id: &str, size: u64) -> io::Result<Kept> {
+    let found = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::Absent),
+        Err(error) => return Err(error),
+    };
+    if found != size {
+        return Ok(Kept::Damaged(format!("it has {found} bytes instead of {size}")));
+    }
+    if verified::is_recorded(path) {
+        return Ok(Kept::Sound);
+    }
+    let found = content_id(path, id)?;
+    if found != id {
+        return Ok(Kept::Damaged(format!("its hash is {found}, expected {id}")));
+    }
+    // Without the record, the file is only read again.
+    let _ = verified::record(path);
+    Ok(Kept::Sound)
 }
 
 /// A file in the list of a hub. Large files have their SHA-256, others the id of git.

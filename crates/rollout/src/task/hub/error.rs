@@ -69,6 +69,14 @@ pub enum HubDataError {
         /// What is missing.
         what: String,
     },
+    /// A file in the cache is damaged, and the network must not be used.
+    #[error("the cached file {} is damaged: {reason}; network access is turned off", path.display())]
+    Damaged {
+        /// The file in the cache.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
     /// The files of a configuration or split cannot be found.
     #[error("{address}: {reason}")]
     Choice {
@@ -100,6 +108,7 @@ impl HubDataError {
             Self::Hash { .. } => {
                 "run the command again; if the hash stays wrong, the hub or a proxy changes files"
             }
+            Self::Damaged { .. } => "run the command again with a network: the file is downloaded again",
             Self::Offline { .. } => "download it first, with a network: `rollout datasets download NAME`",
             _ => return None,
         };

@@ -4,8 +4,10 @@
 //! <cache>/hub/<hash of the dataset>/refs/<hash of its name>   the last known commit of a branch or tag
 //! <cache>/hub/<hash of the dataset>/<commit>.json             the files of a commit
 //! <cache>/hub/files/<id>                                      the content of a file, by its hash
+//! <cache>/hub/files/<id>.verified                             the size and time of the file when it was verified
 //! <cache>/hub/files/<id>.part                                 the beginning of a file, which a download continues
 //! <cache>/rows/<hash>.jsonl                                   converted rows, by the hash of files and columns
+//! <cache>/rows/<hash>.jsonl.verified                          their size and time
 //! ```
 
 mod cache;
@@ -23,6 +25,7 @@ use super::{
     DatasetProblem, Pins, Resolved, Sources,
     retry::retried,
     sources::{Loader, blocking},
+    verified,
 };
 use crate::{
     config::{ExamplesConfig, HubAddress, InteractionConfig},
@@ -146,9 +149,12 @@ pub(super) async fn rows(
     let target = loader.sources.cache_dir.join("rows").join(format!("{key}.jsonl"));
     let place = target.clone();
     let work = move || -> Result<(), RowsError> {
-        if !place.exists() {
+        // Rows that were changed, or copied from elsewhere, are converted again.
+        if !verified::is_recorded(&place) {
             let files: Vec<TableFile> = files.into_iter().map(|(file, _)| file).collect();
             convert(&files, &columns, &place)?;
+            let store = |source| RowsError::Store { path: place.clone(), source };
+            verified::record(&place).map_err(store)?;
         }
         Ok(())
     };
@@ -211,7 +217,7 @@ async fn files_of(
         };
     let mut files = choose::files(&snapshot.files, card.as_deref(), address)?;
     for file in &mut files {
-        file.is_cached = cache.has(file).await;
+        file.is_cached = cache.has(file).await?;
     }
     Ok(HubDataset { address: address.clone(), commit: snapshot.commit, files })
 }
