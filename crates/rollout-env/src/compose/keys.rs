@@ -2,7 +2,7 @@
 
 /// Keys of the file.
 pub(super) const FILE: Keys =
-    Keys { read: &["services", "networks", "volumes"], ignored: &["version", "name"] };
+    Keys { read: &["services", "networks", "volumes", "configs", "secrets"], ignored: &["version", "name"] };
 
 /// Keys of a service.
 pub(super) const SERVICE: Keys = Keys {
@@ -11,6 +11,7 @@ pub(super) const SERVICE: Keys = Keys {
         "cap_add",
         "cap_drop",
         "command",
+        "configs",
         "cpus",
         "depends_on",
         "deploy",
@@ -27,10 +28,13 @@ pub(super) const SERVICE: Keys = Keys {
         "network_mode",
         "networks",
         "pids_limit",
+        "platform",
         "privileged",
         "profiles",
         "read_only",
         "restart",
+        "secrets",
+        "security_opt",
         "shm_size",
         "stdin_open",
         "sysctls",
@@ -64,7 +68,7 @@ pub(super) const SERVICE: Keys = Keys {
 
 /// Keys of `build`.
 pub(super) const BUILD: Keys = Keys {
-    read: &["args", "context", "dockerfile", "target"],
+    read: &["args", "context", "dockerfile", "dockerfile_inline", "target"],
     ignored: &["cache_from", "cache_to", "labels", "no_cache", "pull", "tags"],
 };
 
@@ -86,6 +90,12 @@ pub(super) const ENDPOINT: Keys =
 
 /// Keys of an entry of `volumes` in the file.
 pub(super) const VOLUME: Keys = Keys { read: &["driver", "external"], ignored: &["labels", "name"] };
+
+/// Keys of an entry of `configs` or `secrets` in the file.
+pub(super) const FILE_SOURCE: Keys = Keys { read: &["file"], ignored: &["labels", "name"] };
+
+/// Keys of an entry of `configs` or `secrets` in a service. Owners and modes are those of the file, as in Docker.
+pub(super) const FILE_TARGET: Keys = Keys { read: &["source", "target"], ignored: &["gid", "mode", "uid"] };
 
 /// Keys of an entry of `volumes` in a service.
 pub(super) const MOUNT: Keys = Keys {
@@ -124,5 +134,41 @@ impl Keys {
     /// Whether a key is allowed. Extensions are.
     pub(super) fn allows(&self, key: &str) -> bool {
         key.starts_with("x-") || self.read.contains(&key) || self.ignored.contains(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn the_table_in_docs_has_exactly_the_keys_of_a_service() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");
+        let text = fs::read_to_string(page).unwrap();
+        let table = text.split("| key of a service |").nth(1).unwrap().split("\n\n").next().unwrap();
+        let named = |table: &str| -> BTreeSet<String> {
+            let cells = table.lines().skip(2).filter_map(|line| line.split(" | ").next());
+            // What is inside parentheses are the keys of `build`.
+            let cells = cells.map(|cell| cell.split('(').next().unwrap_or_default().to_owned());
+            let quoted = |cell: String| {
+                let keys = cell.split('`').skip(1).step_by(2);
+                // As `deploy.resources.limits` and `network_mode: none`.
+                keys.map(|key| key.split(['.', ':']).next().unwrap_or_default().to_owned())
+                    .collect::<Vec<_>>()
+            };
+            cells.flat_map(quoted).collect()
+        };
+        // Words of the first column that are a key elsewhere, or a value.
+        let others = ["aliases", "SYS_ADMIN"];
+        let found: BTreeSet<String> =
+            named(table).into_iter().filter(|key| !others.contains(&key.as_str())).collect();
+        let expected: BTreeSet<String> =
+            SERVICE.read.iter().chain(SERVICE.ignored).map(|key| (*key).to_owned()).collect();
+        assert_eq!(found, expected, "change the table in docs/tasks.md");
+        for key in BUILD.read {
+            assert!(table.contains(&format!("`{key}`")), "`build.{key}` is missing in docs/tasks.md");
+        }
     }
 }

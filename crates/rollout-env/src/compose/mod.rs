@@ -87,6 +87,8 @@ pub struct ServiceBuild {
 pub struct BuildOptions {
     /// The path of the Dockerfile in its context; `Dockerfile` if absent.
     pub dockerfile: Option<String>,
+    /// The text of the Dockerfile, instead of a file.
+    pub inline: Option<String>,
     /// Values of `ARG`.
     pub args: Vec<(String, String)>,
     /// The stage to build, if not the last.
@@ -207,6 +209,10 @@ pub struct ContainerSettings {
     pub read_only: bool,
     /// Whether it has all privileges on the engine's machine.
     pub privileged: bool,
+    /// Whether its programs cannot gain privileges, for example with set-user-ID programs.
+    pub no_new_privileges: bool,
+    /// Its platform, as `linux/amd64`, which must be the engine's.
+    pub platform: Option<String>,
     /// The bytes of its memory.
     pub memory_bytes: Option<u64>,
     /// Thousandths of a CPU.

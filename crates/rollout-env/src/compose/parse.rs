@@ -249,6 +249,10 @@ fn read(context: &Context<'_>, tree: &Node) -> Option<ComposeFile> {
     let root = context.section(tree, "", &keys::FILE)?;
     let networks = networks(context, &root);
     let volumes = volumes(context, &root);
+    let files = FileSources {
+        configs: file_sources(context, &root, "configs"),
+        secrets: file_sources(context, &root, "secrets"),
+    };
     let Some(listed) = root.mapping("services") else {
         root.missing("services", "write at least the service `main`");
         return None;
@@ -263,7 +267,7 @@ fn read(context: &Context<'_>, tree: &Node) -> Option<ComposeFile> {
         }
         let path = format!("services.{}", entry.key);
         if let Some(section) = context.section(&entry.node, &path, &keys::SERVICE) {
-            services.extend(service::read(context, &entry.key, &section, &mut secrets));
+            services.extend(service::read(context, &entry.key, &section, &files, &mut secrets));
         }
     }
     let known: HashSet<String> = services.iter().map(|service| service.name.clone()).collect();
@@ -302,6 +306,34 @@ fn read(context: &Context<'_>, tree: &Node) -> Option<ComposeFile> {
         }
     };
     Some(ComposeFile { services, networks, volumes, secrets })
+}
+
+/// The files of `configs` or `secrets`, by name. An invalid one was reported, and has no path.
+pub(super) type NamedFiles = HashMap<String, Option<PathBuf>>;
+
+/// Files that services can name.
+pub(super) struct FileSources {
+    pub(super) configs: NamedFiles,
+    pub(super) secrets: NamedFiles,
+}
+
+fn file_sources(context: &Context<'_>, root: &Section<'_>, key: &str) -> NamedFiles {
+    let listed = root.mapping(key).unwrap_or_else(|| root.empty(key));
+    let file = |entry: &rollout_settings::Entry| {
+        let section = context.section(&entry.node, &listed.at(&entry.key), &keys::FILE_SOURCE)?;
+        let Some(node) = section.node("file") else {
+            section.missing("file", "write the path of a file of the task");
+            return None;
+        };
+        let written = context.text(node, &section.at("file"))?;
+        let path = context.task_path(node, &written)?;
+        if !context.is_unknown(node) && !path.is_file() {
+            context.invalid(node, format!("there is no file {}", quoted(&written)));
+            return None;
+        }
+        Some(path)
+    };
+    listed.entries.iter().map(|entry| (entry.key.clone(), file(entry))).collect()
 }
 
 fn is_name(name: &str) -> bool {
@@ -415,6 +447,61 @@ services:
         let file = parse(text, Some(&vars)).unwrap();
         assert!(file.secrets.contains(&"sk-very-secret".to_owned()), "{:?}", file.secrets);
         assert!(!file.secrets.contains(&"fast".to_owned()), "{:?}", file.secrets);
+    }
+
+    #[test]
+    fn platforms_inline_dockerfiles_and_security_options_are_read() {
+        let text = "
+services:
+  main:
+    platform: linux/amd64
+    security_opt: ['no-new-privileges:true']
+    build: {dockerfile_inline: \"FROM test\\nRUN true\\n\"}
+";
+        let file = parse(text, None).unwrap();
+        let main = file.main().unwrap();
+        assert_eq!(main.container.platform.as_deref(), Some("linux/amd64"));
+        assert!(main.container.no_new_privileges && !file.is_plain());
+        let inline = main.build.as_ref().unwrap().options.inline.as_deref();
+        assert_eq!(inline, Some("FROM test\nRUN true\n"));
+        for (main, expected) in [
+            (
+                "platform: windows/amd64",
+                "`services.main.platform` must be a Linux platform such as `linux/amd64`",
+            ),
+            ("security_opt: ['apparmor:unconfined']", "`services.main.security_opt` is not supported"),
+            (
+                "build: {dockerfile: x, dockerfile_inline: FROM y}",
+                "`services.main.build.dockerfile_inline` cannot be combined with `dockerfile`",
+            ),
+        ] {
+            let problem = parse(&format!("services: {{main: {{{main}}}}}"), None).unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+    }
+
+    #[test]
+    fn configs_and_secrets_are_files_of_the_task() {
+        let text = "
+services:
+  main:
+    image: test
+    configs: [app, nowhere]
+    secrets: [{source: token, target: own-token, mode: 0400}, outside]
+configs: {app: {file: ./absent.conf}}
+secrets:
+  token: {environment: TOKEN}
+  outside: {file: /etc/passwd}
+";
+        let problem = parse(text, None).unwrap_err();
+        for expected in [
+            "there is no file `./absent.conf`",
+            "`configs` has no `nowhere`",
+            "`secrets.token.environment` is not supported",
+            "`/etc/passwd` is outside of the task",
+        ] {
+            assert!(problem.contains(expected), "{expected}: {problem}");
+        }
     }
 
     #[test]

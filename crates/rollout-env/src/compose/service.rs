@@ -7,7 +7,7 @@ use rollout_settings::{EnvValue, Node, Section, Value, diagnostic::quoted, read_
 use super::{
     BuildOptions, ComposeService, ContainerSettings, Dependency, DependencyCondition, HealthcheckSource,
     MAIN_SERVICE, MountSource, RestartPolicy, ServiceBuild, ServiceHealthcheck, ServiceMount, keys,
-    parse::{Context, DEFAULT_NETWORK},
+    parse::{Context, DEFAULT_NETWORK, FileSources, NamedFiles},
     values,
 };
 
@@ -16,6 +16,7 @@ pub(super) fn read(
     context: &Context<'_>,
     name: &str,
     section: &Section<'_>,
+    files: &FileSources,
     secrets: &mut Vec<String>,
 ) -> Option<ComposeService> {
     let profiles = section.node("profiles").map(|node| context.texts(node, &section.at("profiles")));
@@ -30,7 +31,9 @@ pub(super) fn read(
             section.missing("image", "write `image` or `build`");
         }
     }
-    let (mounts, tmpfs) = mounts(context, name, section);
+    let (mut mounts, tmpfs) = mounts(context, name, section);
+    mounts.extend(attached(context, section, "configs", "/", &files.configs));
+    mounts.extend(attached(context, section, "secrets", "/run/secrets/", &files.secrets));
     let networks = networks(context, section);
     Some(ComposeService {
         name: name.to_owned(),
@@ -67,6 +70,12 @@ fn build(context: &Context<'_>, section: &Section<'_>, node: &Node) -> Option<Se
         Some(node) => build_context(context, node, &context.text(node, &section.at("context"))?)?,
         None => context.dir.clone(),
     };
+    let inline = text(context, &section, "dockerfile_inline");
+    if inline.is_some() && section.node("dockerfile").is_some() {
+        let message = format!("`{}` cannot be combined with `dockerfile`", section.at("dockerfile_inline"));
+        section.invalid("dockerfile_inline", message);
+        return None;
+    }
     let dockerfile = match section.node("dockerfile") {
         Some(node) => Some(dockerfile(context, node, &dir, &context.text(node, &section.at("dockerfile"))?)?),
         None => None,
@@ -79,8 +88,8 @@ fn build(context: &Context<'_>, section: &Section<'_>, node: &Node) -> Option<Se
         }
     }
     let target = text(context, &section, "target");
-    let options =
-        BuildOptions { dockerfile: dockerfile.filter(|dockerfile| dockerfile != "Dockerfile"), args, target };
+    let dockerfile = dockerfile.filter(|dockerfile| dockerfile != "Dockerfile");
+    let options = BuildOptions { dockerfile, inline, args, target };
     Some(ServiceBuild { context: dir, options })
 }
 
@@ -384,6 +393,77 @@ fn mounts(context: &Context<'_>, name: &str, section: &Section<'_>) -> (Vec<Serv
     (mounts, tmpfs)
 }
 
+/// The mounts of `configs` or `secrets`. A target that is not absolute is below `base`.
+fn attached(
+    context: &Context<'_>,
+    section: &Section<'_>,
+    key: &str,
+    base: &str,
+    known: &NamedFiles,
+) -> Vec<ServiceMount> {
+    let path = section.at(key);
+    let mut mounts = Vec::new();
+    for node in section.list(key).unwrap_or_default() {
+        let (name, target) = match &node.value {
+            Value::Map(_) => {
+                let Some(entry) = context.section(node, &path, &keys::FILE_TARGET) else { continue };
+                let Some(name) = text(context, &entry, "source") else {
+                    entry.missing("source", &format!("write a name of `{key}`"));
+                    continue;
+                };
+                (name, text(context, &entry, "target"))
+            }
+            _ => {
+                let Some(name) = context.text(node, &path) else { continue };
+                (name, None)
+            }
+        };
+        let Some(file) = known.get(&name) else {
+            context.invalid(node, format!("`{key}` has no {}", quoted(&name)));
+            continue;
+        };
+        let target = target.unwrap_or(name);
+        let target = if target.starts_with('/') { target } else { format!("{base}{target}") };
+        let mount = |file: &std::path::PathBuf| ServiceMount {
+            source: MountSource::Files(file.clone()),
+            target,
+            read_only: true,
+        };
+        mounts.extend(file.as_ref().map(mount));
+    }
+    mounts
+}
+
+/// Whether the programs of a service cannot gain privileges. Options that loosen the isolation are reported.
+fn no_new_privileges(context: &Context<'_>, section: &Section<'_>) -> bool {
+    let mut set = false;
+    for option in texts(context, section, "security_opt") {
+        match option.replacen('=', ":", 1).as_str() {
+            "no-new-privileges" | "no-new-privileges:true" => set = true,
+            "no-new-privileges:false" => {}
+            _ => {
+                let Some(entry) = section.entry("security_opt") else { continue };
+                let what = quoted(&section.at("security_opt"));
+                context.unsupported(
+                    entry.key_span,
+                    &what,
+                    "only the option `no-new-privileges` is supported",
+                );
+            }
+        }
+    }
+    set
+}
+
+/// The platform of a service. Whether it is the engine's is found when the container is created.
+fn platform(context: &Context<'_>, section: &Section<'_>) -> Option<String> {
+    context.parsed(section, "platform", "a Linux platform such as `linux/amd64`", |text| {
+        let parts: Vec<&str> = text.split('/').collect();
+        let is_platform = matches!(parts[..], ["linux", arch] | ["linux", arch, _] if !arch.is_empty());
+        is_platform.then(|| text.to_owned())
+    })
+}
+
 fn container(context: &Context<'_>, section: &Section<'_>, tmpfs: Tmpfs) -> ContainerSettings {
     let size = |section: &Section<'_>, key: &str| {
         context.parsed(section, key, "a size such as `64m`", values::bytes)
@@ -453,6 +533,8 @@ fn container(context: &Context<'_>, section: &Section<'_>, tmpfs: Tmpfs) -> Cont
         group_add: texts(context, section, "group_add"),
         read_only: context.flag(section, "read_only"),
         privileged: context.flag(section, "privileged"),
+        no_new_privileges: no_new_privileges(context, section),
+        platform: platform(context, section),
         memory_bytes: memory.filter(|bytes| *bytes > 0),
         cpu_millis: cpus.filter(|millis| *millis > 0),
         pids: pids.and_then(|pids| u64::try_from(pids).ok()).filter(|pids| *pids > 0),

@@ -147,6 +147,21 @@ impl Plan<'_> {
     }
 }
 
+impl Plan<'_> {
+    /// The error for a compose file that names another platform than that of the images.
+    fn foreign_platform(&self, engine: &Engine) -> Option<EnvironmentError> {
+        let asked = self.spec.container?.platform.as_deref()?;
+        let facts = engine.facts();
+        let own = self.settings.platform.clone().unwrap_or_else(|| format!("{}/{}", facts.os, facts.arch));
+        (!names::same_platform(asked, &own)).then(|| {
+            EnvironmentError::Refused(format!(
+                "the compose file names the platform {asked}, but containers have the platform {own}: remove `platform`, or \
+                 use an engine of that platform"
+            ))
+        })
+    }
+}
+
 /// Why a container was not created.
 pub(super) enum NotMade {
     /// The engine cannot limit its storage.
@@ -162,6 +177,9 @@ impl DockerEnvironment {
     pub(super) async fn create(engine: &Engine, plan: Plan<'_>) -> Result<Self, NotMade> {
         let api = engine.api();
         let name = names::container(plan.spec.name);
+        if let Some(foreign) = plan.foreign_platform(engine) {
+            return Err(NotMade::Failed(foreign));
+        }
         let platform = plan.settings.platform.as_deref().unwrap_or_default();
         let failed = |error: Error| NotMade::Failed(failure::start(&error));
         let created = engine.inner.reaper.create(&name, platform, plan.body(engine)).await;

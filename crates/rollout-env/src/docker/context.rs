@@ -29,7 +29,12 @@ pub(crate) struct BuildContext {
     /// The path of the Dockerfile in the directory.
     pub(super) dockerfile: String,
     files: Vec<ContextFile>,
+    /// The text of the Dockerfile, if it is no file.
+    inline: Option<String>,
 }
+
+/// The path of a Dockerfile that is no file of the context.
+const INLINE: &str = ".rollout.Dockerfile";
 
 impl BuildContext {
     /// Lists a directory with a Dockerfile. Blocks.
@@ -37,7 +42,15 @@ impl BuildContext {
         // Resolved now, because links in the path may change before the files are read.
         let dir = dir.canonicalize().map_err(|source| CopyFailure::Io { path: dir.to_owned(), source })?;
         let files = context_files(&dir, &dir.join(dockerfile))?;
-        Ok(Self { dir, dockerfile: dockerfile.to_owned(), files })
+        Ok(Self { dir, dockerfile: dockerfile.to_owned(), files, inline: None })
+    }
+
+    /// Lists a directory for a Dockerfile with this text. Blocks.
+    pub(super) fn open_inline(dir: &Path, text: &str) -> Result<Self, CopyFailure> {
+        let dir = dir.canonicalize().map_err(|source| CopyFailure::Io { path: dir.to_owned(), source })?;
+        // A path outside adds no file.
+        let files = context_files(&dir, Path::new("/dev/null"))?;
+        Ok(Self { dir, dockerfile: INLINE.to_owned(), files, inline: Some(text.to_owned()) })
     }
 
     /// Hashes names, kinds, modes and contents, and everything else that the image depends on. Blocks.
@@ -53,6 +66,10 @@ impl BuildContext {
             field(b"options");
             field(self.dockerfile.as_bytes());
             field(options.target.as_deref().unwrap_or_default().as_bytes());
+            if let Some(inline) = &options.inline {
+                field(b"inline");
+                field(inline.as_bytes());
+            }
             for (key, value) in &options.args {
                 field(key.as_bytes());
                 field(value.as_bytes());
@@ -93,6 +110,12 @@ impl BuildContext {
     fn write_archive(&self, writer: impl Write) -> io::Result<()> {
         let mut archive = tar::Builder::new(writer);
         self.append_to(&mut archive, |_| true)?;
+        if let Some(text) = &self.inline {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_size(text.len() as u64);
+            archive.append_data(&mut header, INLINE, text.as_bytes())?;
+        }
         archive.into_inner()?.flush()
     }
 

@@ -278,10 +278,12 @@ impl Images {
         let platform = settings.platform.clone().unwrap_or_default();
         let missing = request.no_dockerfile(&dockerfile);
         let read = blocking(move || {
-            if !dockerfile.exists() {
-                return Ok(Err(missing));
-            }
-            let context = BuildContext::open(&dir, &file).map_err(io::Error::other)?;
+            let context = match &options.inline {
+                Some(text) => BuildContext::open_inline(&dir, text),
+                None if !dockerfile.exists() => return Ok(Err(missing)),
+                None => BuildContext::open(&dir, &file),
+            };
+            let context = context.map_err(io::Error::other)?;
             let hash = context.hash(&platform, &options)?;
             Ok(Ok(OpenedContext { context, hash, options, platform }))
         });
