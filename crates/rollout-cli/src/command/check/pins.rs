@@ -1,7 +1,66 @@
-//! Versions that a Dockerfile does not pin, so that the image changes without a change of the task.
+//! Versions that a task does not pin, so that its images change without a change of the task.
+
+use std::{fs, path::Path};
+
+use rollout::{name::TaskName, task::load_task};
+
+/// Lists what is not pinned in the Dockerfiles, the compose files and the task.toml of a task.
+pub(super) fn of_task(dir: &Path) -> Vec<String> {
+    let mut found = in_file(&dir.join("environment/Dockerfile"), "");
+    found.extend(in_file(&dir.join("tests/Dockerfile"), "tests/Dockerfile: "));
+    // The name has no effect. A task that cannot be read was reported when it was run.
+    let Some((task, _)) = TaskName::new("task").ok().and_then(|name| load_task(dir, name).ok()) else {
+        return found;
+    };
+    let tests = task.config.verifier_own_environment.as_ref();
+    let named = [
+        ("environment", task.config.docker_image.as_deref()),
+        ("verifier.environment", tests.and_then(|own| own.docker_image.as_deref())),
+    ];
+    for (table, image) in named {
+        if let Some(image) = image.filter(|image| !is_pinned(image)) {
+            found.push(format!("{table}.docker_image {image} has no version"));
+        }
+    }
+    for (file, compose) in
+        [("docker-compose.yaml", &task.compose), ("tests/docker-compose.yaml", &task.tests_compose)]
+    {
+        for service in compose.iter().flat_map(|compose| &compose.services) {
+            let at = format!("{file}, service {}: ", service.name);
+            match &service.build {
+                Some(build) => match &build.options.inline {
+                    Some(text) => found.extend(unpinned(text).into_iter().map(|text| at.clone() + &text)),
+                    None => {
+                        let name = build.options.dockerfile.as_deref().unwrap_or("Dockerfile");
+                        let path = build.context.join(name);
+                        let is_known = ["environment/Dockerfile", "tests/Dockerfile"].iter().any(|known| {
+                            let known = dir.join(known).canonicalize();
+                            known.is_ok_and(|known| path.canonicalize().is_ok_and(|path| path == known))
+                        });
+                        if !is_known {
+                            found.extend(in_file(&path, &at));
+                        }
+                    }
+                },
+                None => {
+                    if let Some(image) = service.image.as_deref().filter(|image| !is_pinned(image)) {
+                        found.push(format!("{at}image {image} has no version"));
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What a Dockerfile, which may be missing, does not pin, each with this text before it.
+fn in_file(path: &Path, before: &str) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    unpinned(&text).into_iter().map(|found| format!("{before}{found}")).collect()
+}
 
 /// Lists what is not pinned in the text of a Dockerfile.
-pub(super) fn unpinned(dockerfile: &str) -> Vec<String> {
+fn unpinned(dockerfile: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut stages: Vec<String> = Vec::new();
     for line in instructions(dockerfile) {

@@ -1,7 +1,7 @@
 //! The report of a check, task by task.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
 };
@@ -15,7 +15,12 @@ use rollout::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{LOOK, leaks, leaks::Leak, pins};
+use super::{
+    LOOK, leaks,
+    leaks::Leak,
+    pins,
+    summary::{DatasetSummary, summaries},
+};
 use crate::{
     command::flakes::tally::{Attempts, Tally},
     command::task_trials::TaskReport,
@@ -45,29 +50,32 @@ pub(super) struct Report {
     unfinished_trials: u64,
     /// Whether no environment could be started.
     nothing_ran: bool,
+    datasets: Vec<DatasetSummary>,
     tasks: Vec<CheckedTask>,
 }
 
 /// The findings about a task.
 #[derive(Debug, Serialize)]
-struct CheckedTask {
+pub(super) struct CheckedTask {
     task: String,
-    passed: bool,
+    pub(super) passed: bool,
     problems: Vec<String>,
     warnings: Vec<String>,
     oracle: Option<Passes>,
     nop: Option<Passes>,
     /// Whether the solution passes some attempts and not others.
-    flaky: bool,
+    pub(super) flaky: bool,
     /// Files of the task in its environment; null if that was not checked.
     leaks: Option<Vec<Leak>>,
-    unpinned: Vec<String>,
+    pub(super) unpinned: Vec<String>,
     /// The longest time from the start of a trial to a ready environment: that of the build.
-    build_sec: Option<f64>,
+    pub(super) build_sec: Option<f64>,
     /// The mean time of the tests.
     tests_sec: Option<f64>,
     /// The size of the task's files.
     size_bytes: u64,
+    /// The size of its image with all layers; null if the provider does not know it.
+    image_bytes: Option<u64>,
 }
 
 /// The attempts of an agent.
@@ -88,21 +96,34 @@ struct Times {
 }
 
 impl Report {
-    /// Reads a job of the agents oracle, nop and look. None if the first two have no result.
-    pub(super) fn read(job: &SavedJob, cache_dir: &Path, strict: bool) -> Result<Option<Self>, Failure> {
+    /// Reads a job of the agents oracle, nop and look. None if the first two have no result. `image_sizes` returns the
+    /// sizes of the images of a provider by their names.
+    pub(super) fn read(
+        job: &SavedJob,
+        cache_dir: &Path,
+        strict: bool,
+        image_sizes: impl FnOnce(&str) -> HashMap<String, u64>,
+    ) -> Result<Option<Self>, Failure> {
         let Some(tally) = Tally::read(job)? else { return Ok(None) };
         let mut times: BTreeMap<(String, String), Times> = BTreeMap::new();
         let mut looked: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
+        let mut images: BTreeMap<(String, String), String> = BTreeMap::new();
+        let mut provider = None;
         let dir = JobDir::new(job.path());
         for trial in job.trials()? {
             let trial = trial?;
             let key = (trial.id.dataset.to_string(), trial.id.task.to_string());
             times.entry(key.clone()).or_default().add(&trial.result);
+            if let Some(environment) = &trial.result.environment {
+                images.insert(key.clone(), environment.image.clone());
+                provider.get_or_insert_with(|| environment.provider.clone());
+            }
             if trial.id.agent.as_str() == LOOK && trial.result.environment.is_some() {
                 looked.entry(key).or_insert_with(|| dir.trial(&trial.id).path().to_owned());
             }
         }
         let places = places(job, cache_dir);
+        let sizes = provider.map(|provider| image_sizes(&provider)).unwrap_or_default();
         let nothing_ran = tally.tasks.values().all(|task| !task.ran);
         let tasks: Vec<CheckedTask> = tally
             .tasks
@@ -121,10 +142,10 @@ impl Report {
                     build_sec: times.get(key).and_then(|times| times.build),
                     tests_sec: times.get(key).and_then(Times::tests),
                     size_bytes: 0,
+                    image_bytes: images.get(key).and_then(|image| sizes.get(image)).copied(),
                 };
                 if let Some(path) = places.get(key) {
-                    let dockerfile = fs::read_to_string(path.join("environment/Dockerfile"));
-                    checked.unpinned = dockerfile.map(|text| pins::unpinned(&text)).unwrap_or_default();
+                    checked.unpinned = pins::of_task(path);
                     checked.size_bytes = bytes_below(path);
                     checked.leaks = looked.get(key).and_then(|trial| leaks::find(path, trial));
                 }
@@ -140,6 +161,7 @@ impl Report {
             failed,
             unfinished_trials: tally.unfinished,
             nothing_ran,
+            datasets: summaries(&tasks),
             tasks,
         }))
     }
@@ -159,7 +181,8 @@ impl TaskReport for Report {
     }
 
     fn render(&self) -> String {
-        let heading = ["task", "", "oracle", "nop", "build", "tests", "size"].map(str::to_owned).to_vec();
+        let heading =
+            ["task", "", "oracle", "nop", "build", "tests", "size", "image"].map(str::to_owned).to_vec();
         let mut rows = vec![heading];
         let passes = |passes: Option<Passes>| match passes {
             Some(Passes { passes, attempts, .. }) => format!("{passes} of {attempts}"),
@@ -175,10 +198,11 @@ impl TaskReport for Report {
                 time(task.build_sec),
                 time(task.tests_sec),
                 size(task.size_bytes),
+                task.image_bytes.map_or_else(|| "—".to_owned(), size),
             ]
         }));
-        let columns =
-            [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right];
+        let mut columns = [Align::Right; 8];
+        columns[..2].fill(Align::Left);
         let mut lines = table(&columns, &rows);
         lines[0] = paint(BOLD, &lines[0]);
         lines.push(String::new());
@@ -189,6 +213,7 @@ impl TaskReport for Report {
                 lines.push(fit(&format!("{mark} {}: {text}", task.task), WIDTH));
             }
         }
+        lines.extend(self.datasets.iter().map(DatasetSummary::line));
         lines.push(match (self.nothing_ran, self.failed) {
             (true, _) => format!(
                 "{} no environment could be started; use a job file to choose the environment",
@@ -208,6 +233,16 @@ impl TaskReport for Report {
 }
 
 impl CheckedTask {
+    /// The name of its dataset.
+    pub(super) fn dataset(&self) -> &str {
+        self.task.split('/').next().unwrap_or_default()
+    }
+
+    /// Whether its environment has its solution or its tests.
+    pub(super) fn is_leaking(&self) -> bool {
+        self.leaks.iter().flatten().any(|leak| leak.is_serious)
+    }
+
     /// Collects problems and warnings.
     fn judge(&mut self, task: &crate::command::flakes::tally::Task, strict: bool) {
         let errors = |attempts: &Attempts| {
