@@ -2,7 +2,8 @@
 //!
 //! `recorded.json` has what Harbor gives for each task: the rewards of its oracle and of its agent that does nothing,
 //! or null where it ends without a reward. The quick form compares Rollout with the record, and the full form runs
-//! Harbor too. `UPDATE_FIXTURES=1` writes the record from what Harbor gives.
+//! Harbor too. `UPDATE_FIXTURES=1` writes the record from what Harbor gives, and `UPDATE_FIXTURES=a,b` only that of the
+//! tasks a and b.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -34,7 +35,8 @@ fn corpus() -> Vec<TestTask> {
     let tasks = rewarded.into_iter().flatten().map(|(task, _)| task);
     let steps = steps::rows().into_iter().map(|(task, _, _)| task);
     let is_shared = |task: &TestTask| OURS.iter().all(|(name, _)| *name != task.name());
-    tasks.chain(steps).chain(more::tasks()).filter(is_shared).collect()
+    let others = [more::tasks(), rows::others(), steps::others(), compose::others()].into_iter().flatten();
+    tasks.chain(steps).chain(others).filter(is_shared).collect()
 }
 
 fn record() -> std::path::PathBuf {
@@ -138,12 +140,16 @@ fn harbor_gives_the_recorded_rewards() {
     make_judge(&engine);
     // In /tmp, because Harbor sees no other directory of this machine.
     let root = tempfile::tempdir_in("/tmp").unwrap();
-    corpus().iter().for_each(|task| task.write(&root.path().join("set")));
-    let mut found = Rewards::new();
+    let update = std::env::var("UPDATE_FIXTURES").ok();
+    let chosen: Vec<&str> =
+        update.iter().filter(|names| *names != "1").flat_map(|names| names.split(',')).collect();
+    let is_chosen = |task: &&TestTask| chosen.is_empty() || chosen.contains(&task.name());
+    corpus().iter().filter(is_chosen).for_each(|task| task.write(&root.path().join("set")));
+    let mut found = if chosen.is_empty() { Rewards::new() } else { recorded() };
     for agent in AGENTS {
         run_harbor(&engine, root.path(), agent, &mut found);
     }
-    if std::env::var_os("UPDATE_FIXTURES").is_some() {
+    if update.is_some() {
         fs::write(record(), serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
         return;
     }

@@ -237,6 +237,61 @@ fn compose_files_run_with_the_rewards_of_harbor_on_docker() {
     assert_eq!(by_name["environment"]["network"], "compose", "{by_name:#}");
 }
 
+/// The platform of this machine, which is that of the engine.
+fn own_platform() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" }
+}
+
+fn own_files() -> TestTask {
+    let compose = format!(
+        "services:
+  main:
+    platform: {platform}
+    security_opt: ['no-new-privileges:true']
+    build:
+      context: .
+      dockerfile_inline: |
+        FROM test
+        COPY word /app/word
+        WORKDIR /app
+    configs: [plain, {{source: app, target: /etc/app.conf, mode: 0444}}]
+    secrets: [token, {{source: token, target: other}}]
+  other:
+    image: test
+    command: sh -c 'cp /etc/other.conf /seen; exec sleep infinity'
+    configs: [{{source: app, target: /etc/other.conf}}]
+    healthcheck: {{test: 'test -e /seen', interval: 1s, retries: 30}}
+configs: {{app: {{file: ./app.conf}}, plain: {{file: ./app.conf}}}}
+secrets: {{token: {{file: ./token.txt}}}}
+",
+        platform = own_platform()
+    );
+    composed("own-files", &compose)
+        .without("environment/Dockerfile")
+        .file("environment/word", "inline\n")
+        .file("environment/app.conf", "configured\n")
+        .file("environment/token.txt", "hidden\n")
+        .tests(&graded_by(
+            "grep -q inline /app/word && grep -q configured /etc/app.conf && grep -q configured /plain \\
+             && grep -q hidden /run/secrets/token && grep -q hidden /run/secrets/other \\
+             && grep -q 'NoNewPrivs:.*1' /proc/self/status",
+        ))
+}
+
+#[test]
+fn platforms_inline_dockerfiles_configs_and_secrets_work_on_docker() {
+    expect_rewards(on(&TestEngine::shared()), vec![(own_files(), 1.0)]);
+}
+
+#[test]
+fn a_platform_that_the_engine_does_not_have_is_refused() {
+    let task = composed("foreign", "services: {main: {platform: linux/s390x}}\n");
+    let refused = on(&TestEngine::shared()).oracle().task(task).run().expect(1);
+    let message = result(&refused, "foreign")["error"]["message"].to_string();
+    assert!(message.contains("the compose file names the platform linux/s390x"), "{message}");
+    assert!(message.contains(own_platform()), "{message}");
+}
+
 /// The tests run in their own environment, and reach a server that the agent left running in the other one.
 #[test]
 fn separate_tests_reach_the_agent_of_a_compose_task_by_name() {
@@ -252,9 +307,13 @@ fn separate_tests_reach_the_agent_of_a_compose_task_by_name() {
     expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
 }
 
+/// Tasks whose tests here are not only about the reward.
+pub(super) fn others() -> Vec<TestTask> {
+    vec![own_files(), collected_late(), tests_command()]
+}
+
 /// Harbor stops `main` before it collects from other services (`_collect_artifacts_phased` in its `trial.py`).
-#[test]
-fn the_agent_cannot_change_what_is_collected_from_other_services_for_separate_tests() {
+fn collected_late() -> TestTask {
     let toml = "artifacts = [{source = \"/srv/result\", service = \"other\"}]\n[verifier]\nenvironment_mode = \"separate\"\n\
         [[verifier.collect]]\ncommand = \"echo true > /data/state; sleep 2; cp /data/state /srv/result\"\nservice = \"other\"\n";
     let compose = "services:
@@ -264,14 +323,17 @@ volumes: {data: {}}
 ";
     let solution = "setsid bash -c 'while :; do echo forged > /data/state; sleep 0.1; done' > /dev/null 2>&1 &\n\
         until [ -e /data/state ]; do sleep 0.1; done\n";
-    let task = with_config("collected-late", toml, compose)
+    with_config("collected-late", toml, compose)
         .solution(solution)
-        .tests(&graded_by("[ \"$(cat /srv/result)\" = true ]"));
-    expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
+        .tests(&graded_by("[ \"$(cat /srv/result)\" = true ]"))
 }
 
 #[test]
-fn the_command_of_separate_tests_runs_with_the_variables_of_their_compose_file() {
+fn the_agent_cannot_change_what_is_collected_from_other_services_for_separate_tests() {
+    expect_rewards(on(&TestEngine::shared()), vec![(collected_late(), 1.0)]);
+}
+
+fn tests_command() -> TestTask {
     let compose = "services:
   main:
     build: .
@@ -280,11 +342,15 @@ fn the_command_of_separate_tests_runs_with_the_variables_of_their_compose_file()
     healthcheck: {test: 'test -s /app/started', interval: 1s, retries: 30}
 ";
     let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
-    let task = task("tests-command", toml)
+    task("tests-command", toml)
         .file("tests/docker-compose.yaml", compose)
         .file("tests/Dockerfile", "FROM test\nWORKDIR /app\nCOPY test.sh /tests/test.sh\n")
-        .tests(&graded_by("[ -e /app/done ] && [ \"$(cat /app/started) $WORD\" = 'here here' ]"));
-    expect_rewards(on(&TestEngine::shared()), vec![(task, 1.0)]);
+        .tests(&graded_by("[ -e /app/done ] && [ \"$(cat /app/started) $WORD\" = 'here here' ]"))
+}
+
+#[test]
+fn the_command_of_separate_tests_runs_with_the_variables_of_their_compose_file() {
+    expect_rewards(on(&TestEngine::shared()), vec![(tests_command(), 1.0)]);
 }
 
 #[test]
@@ -466,6 +532,9 @@ volumes: {data: {}}
     running.finish();
     until("all containers stop", || !engine.running().iter().any(|name| name.contains("killed-")));
     let resumed = slow.env("SLOW", "").rollout(&["resume", "jobs/job"]).expect(0);
-    assert_eq!(resumed.result()["completed_trials"], 20);
+    let result = resumed.result();
+    assert_eq!(result["completed_trials"], 20);
+    let rewards: Vec<_> = result["results"].as_array().unwrap().iter().map(|row| &row["reward"]).collect();
+    assert_eq!(rewards, vec![1.0; 20]);
     nothing_left(&engine, "killed-");
 }

@@ -143,16 +143,24 @@ fn artifacts() -> Vec<(TestTask, f64)> {
     ]
 }
 
+/// Tasks whose tests here are not only about the reward.
+pub(super) fn others() -> Vec<TestTask> {
+    vec![emptied(), claimed(), tests_start()]
+}
+
 /// Harbor empties the target of each copied directory (`upload_artifacts` in its `artifact_handler.py`).
-fn an_emptied_directory(job: TestJob) {
+fn emptied() -> TestTask {
     let toml = "artifacts = [\"/srv/out\", \"/srv/gone\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
     let image =
         "FROM test\nRUN mkdir -p /app /srv/out /srv/gone && touch /srv/out/old /srv/gone/old\nWORKDIR /app\n";
-    let task = task("emptied", toml)
+    task("emptied", toml)
         .dockerfile(image)
         .solution("rm -r /srv/out/old /srv/gone\n")
-        .tests(&graded_by("[ -d /srv/out ] && [ ! -e /srv/out/old ] && [ -e /srv/gone/old ]"));
-    let finished = expect_rewards(job, vec![(task, 1.0)]);
+        .tests(&graded_by("[ -d /srv/out ] && [ ! -e /srv/out/old ] && [ -e /srv/gone/old ]"))
+}
+
+fn an_emptied_directory(job: TestJob) {
+    let finished = expect_rewards(job, vec![(emptied(), 1.0)]);
     let list = finished.file("oracle/set/emptied__1/artifacts/manifest.json");
     assert!(list.contains("\"empty\"") && list.contains("\"failed\""), "{list}");
 }
@@ -169,11 +177,14 @@ fn separate_tests_see_that_the_agent_emptied_a_directory_on_docker() {
 
 /// Harbor keeps the first of two artifacts that want the same place (`_find_conflicting_claim` in its
 /// `artifact_handler.py`).
+fn claimed() -> TestTask {
+    task("claimed", "artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"app/a\"}]\n")
+        .solution("echo first > /app/a; echo second > /app/b; touch /app/done\n")
+}
+
 #[test]
 fn the_second_artifact_for_a_place_is_skipped() {
-    let task = task("claimed", "artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"app/a\"}]\n")
-        .solution("echo first > /app/a; echo second > /app/b; touch /app/done\n");
-    let finished = expect_rewards(native(), vec![(task, 1.0)]);
+    let finished = expect_rewards(native(), vec![(claimed(), 1.0)]);
     let list = finished.file("oracle/set/claimed__1/artifacts/manifest.json");
     let list: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap();
     assert_eq!((&list[0]["status"], &list[1]["status"]), (&json!("ok"), &json!("skipped")), "{list:?}");
@@ -417,17 +428,20 @@ fn what_an_image_starts_runs_on_native() {
 }
 
 /// Harbor starts the environment of separate tests like that of the agent (`_separate_verifier_env` in its `trial.py`).
-fn image_of_tests_that_starts(job: TestJob) {
+fn tests_start() -> TestTask {
     let image = "FROM test\nWORKDIR /app\nCOPY . /tests\nENV SEED=judge\nENTRYPOINT [\"bash\", \"/tests/entry.sh\"]\n\
         HEALTHCHECK --interval=1s CMD [ -e /tmp/healthy ] || ! touch /tmp/healthy\n";
     let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
     let entered = "for _ in $(seq 6000); do [ -s /tmp/entered ] && break; sleep 0.1; done\n";
     let check = "[ -e /app/done ] && [ -e /tmp/healthy ] && [ \"$(cat /tmp/entered)\" = judge ]";
-    let task = task("tests-start", toml)
+    task("tests-start", toml)
         .file("tests/Dockerfile", image)
         .file("tests/entry.sh", "echo $SEED > /tmp/entered; exec \"$@\"\n")
-        .tests(&format!("{entered}{}", graded_by(check)));
-    expect_rewards(job, vec![(task, 1.0)]);
+        .tests(&format!("{entered}{}", graded_by(check)))
+}
+
+fn image_of_tests_that_starts(job: TestJob) {
+    expect_rewards(job, vec![(tests_start(), 1.0)]);
 }
 
 #[test]

@@ -127,17 +127,25 @@ fn logs_and_artifacts_of_a_step_are_not_there_in_the_next_one() {
     }
 }
 
+/// Tasks whose tests here are not only about the reward.
+pub(super) fn others() -> Vec<TestTask> {
+    vec![judged()]
+}
+
 /// The image of a step comes before that of the task, and its table alone means a separate environment
 /// (`resolve_verifier_environment_definition` in Harbor's `verifier_mode.py`).
-fn tests_of_a_step_in_their_image(job: TestJob) {
+fn judged() -> TestTask {
     let toml = "artifacts = [\"/app\"]\n[[steps]]\nname = \"one\"\n[steps.verifier.environment.env]\nWHO = \"judge\"\n\
         [[steps]]\nname = \"two\"\n";
-    let judged = "[ -e /app/one ] && [ -e /judge ] && [ \"$WHO\" = judge ]";
-    let task = steps("judged", toml, &[("one", "touch /app/one\n"), ("two", "touch /app/two\n")])
+    let first = "[ -e /app/one ] && [ -e /judge ] && [ \"$WHO\" = judge ]";
+    steps("judged", toml, &[("one", "touch /app/one\n"), ("two", "touch /app/two\n")])
         .file("steps/one/tests/Dockerfile", "FROM test\nCOPY . /tests\nRUN touch /judge\n")
-        .file("steps/one/tests/test.sh", &graded_by(judged))
-        .file("steps/two/tests/test.sh", &graded_by("[ -e /app/two ] && [ ! -e /judge ] && [ -z \"$WHO\" ]"));
-    let job = job.task(task).oracle();
+        .file("steps/one/tests/test.sh", &graded_by(first))
+        .file("steps/two/tests/test.sh", &graded_by("[ -e /app/two ] && [ ! -e /judge ] && [ -z \"$WHO\" ]"))
+}
+
+fn tests_of_a_step_in_their_image(job: TestJob) {
+    let job = job.task(judged()).oracle();
     let result = result(&job.run().expect(0), "judged");
     assert_eq!(result["reward"], 1.0, "{result:#}");
     job.expect_nothing_left();
