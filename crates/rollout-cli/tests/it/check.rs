@@ -76,6 +76,38 @@ fn warnings_fail_a_task_only_if_that_is_asked_for() {
 }
 
 #[test]
+fn images_without_a_version_are_found_in_all_files_of_a_task() {
+    let toml = "schema_version = \"1.1\"\n[environment]\ndocker_image = \"test\"\n";
+    let compose = "services: {main: {build: {context: ./app}, environment: [A=b]}}\n";
+    let job = job()
+        .task(TestTask::new("named").config(toml).without("environment/Dockerfile"))
+        .task(
+            TestTask::new("composed")
+                .config("schema_version = \"1.1\"\n")
+                .without("environment/Dockerfile")
+                .file("environment/app/Dockerfile", DOCKERFILE)
+                .file("environment/docker-compose.yaml", compose)
+                .file("tests/Dockerfile", "FROM judge:latest\n"),
+        )
+        .task(TestTask::new("pinned").dockerfile("FROM test:1\nWORKDIR /app\n").solution("true\n"));
+    let report = check(&job, &[], 1);
+    assert_eq!(task(&report, "named")["unpinned"], json!(["environment.docker_image test has no version"]));
+    assert_eq!(
+        task(&report, "composed")["unpinned"],
+        json!([
+            "tests/Dockerfile: FROM judge:latest has no version",
+            "docker-compose.yaml, service main: FROM test has no version",
+        ])
+    );
+    let sum = &report["datasets"][0];
+    assert_eq!([&sum["dataset"], &sum["tasks"], &sum["unpinned"]], [&json!("set"), &json!(3), &json!(2)]);
+    assert_eq!([&sum["flaky"], &sum["leaking"]], [&json!(0), &json!(0)]);
+    assert!(sum["build_sec"].as_f64().unwrap() > 0.0, "{sum}");
+    let said = job.rollout(&["check", report["job"].as_str().unwrap()]).expect(1).stdout();
+    assert!(said.contains(" of 3 tasks passed, 0 flaky, 0 leaking, 2 unpinned, built in "), "{said}");
+}
+
+#[test]
 fn a_path_without_tasks_is_refused() {
     let job = job().task(TestTask::new("good"));
     job.rollout(&["check", "nowhere"]).expect(2);
