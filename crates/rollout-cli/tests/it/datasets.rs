@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory with a registry of one dataset, `bench`, in two versions.
-struct Machine {
-    root: TempDir,
-    hub: HubServer,
+pub(crate) struct Machine {
+    pub(crate) root: TempDir,
+    pub(crate) hub: HubServer,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = TempDir::new().unwrap();
         let entry = |version: &str, task: &str| {
             TestTask::new(task).write(&root.path().join("tasks"));
@@ -26,7 +26,7 @@ impl Machine {
         Self { root, hub: HubServer::start() }
     }
 
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
         command
             .current_dir(self.root.path())
@@ -44,12 +44,12 @@ impl Machine {
 
     /// Runs a command, and returns its output with the directory and the hub replaced.
     #[track_caller]
-    fn run(&self, arguments: &[&str], code: i32) -> (String, String) {
+    pub(crate) fn run(&self, arguments: &[&str], code: i32) -> (String, String) {
         self.finish(self.command().args(arguments), code)
     }
 
     #[track_caller]
-    fn finish(&self, command: &mut Command, code: i32) -> (String, String) {
+    pub(crate) fn finish(&self, command: &mut Command, code: i32) -> (String, String) {
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).replace(self.root.path().to_str().unwrap(), "[dir]");
@@ -441,6 +441,7 @@ fn tasks_of_a_repository_are_searched_for_leaks_and_versions() {
         assert_eq!(task["leaks"][0]["file"], "solution/solve.sh", "{dataset}: {task:#}");
         assert!(task["unpinned"].to_string().contains("test"), "{dataset}: {task:#}");
         assert!(task["size_bytes"].as_u64().unwrap() > 0, "{dataset}: {task:#}");
+        assert!(task["image_bytes"].as_u64().unwrap() > 0, "{dataset}: {task:#}");
     }
 }
 

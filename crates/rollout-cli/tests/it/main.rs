@@ -34,6 +34,7 @@ mod export;
 mod export_inspect;
 mod export_tables;
 mod faults;
+mod fetching;
 mod gateway;
 mod growth;
 mod harbor;
