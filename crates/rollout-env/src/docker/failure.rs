@@ -351,6 +351,7 @@ mod tests {
             EnvironmentError::Command(_) => "command",
             EnvironmentError::Lost(_) => "lost",
             EnvironmentError::Ended(_) => "ended",
+            EnvironmentError::TimeOver(_) => "time over",
             EnvironmentError::Teardown(_) => "teardown",
             EnvironmentError::DiskFull(_) => "disk full",
         }
