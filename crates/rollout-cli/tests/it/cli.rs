@@ -26,7 +26,8 @@ fn without_disk_space(text: &[u8]) -> Vec<u8> {
     let mut is_after = false;
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         let is_warning = line.starts_with(b"warning: low disk space for ");
-        if !is_warning && !(is_after && line == b"\n") {
+        let is_its_end = is_after && line == b"\n";
+        if !is_warning && !is_its_end {
             kept.extend_from_slice(line);
         }
         is_after = is_warning;

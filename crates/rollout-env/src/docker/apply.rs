@@ -25,7 +25,7 @@ pub(super) fn apply(settings: &ContainerSettings, body: &mut ContainerCreateBody
     add(&mut host.cap_drop, &settings.cap_drop);
     add(&mut host.group_add, &settings.group_add);
     if settings.no_new_privileges {
-        add(&mut host.security_opt, &vec!["no-new-privileges".to_owned()]);
+        add(&mut host.security_opt, &["no-new-privileges".to_owned()]);
     }
     let mounts = settings.volumes.iter().map(|(volume, target, read_only)| Mount {
         typ: Some(MountType::VOLUME),

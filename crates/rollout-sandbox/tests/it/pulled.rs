@@ -73,7 +73,7 @@ async fn a_pulled_image_resolves_localhost_and_its_own_name() {
     archive.follow_symlinks(false);
     archive.append_dir_all(".", root.path()).unwrap();
     let base = archive.into_inner().unwrap();
-    registry.image("named", "1", &[base.clone()]);
+    registry.image("named", "1", std::slice::from_ref(&base));
     // Images of engines have the file, an empty one.
     registry.image("named", "2", &[base, layer(&[("etc/hosts", "")])]);
     let images = images(&host, &[&registry]);

@@ -161,11 +161,11 @@ impl Episodes {
 
     /// Writes the remaining episodes to one file, one per line, and returns their number.
     pub fn to_jsonl(self, path: &Path) -> Result<u64, EvalLogError> {
-        self.to_jsonl_as(path, RecordDialect::Document)
+        self.write_jsonl_as(path, RecordDialect::Document)
     }
 
     /// Writes the remaining episodes to one file with these field names. Unsupported episodes are skipped.
-    pub(crate) fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
+    pub(crate) fn write_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
             RecordDialect::Document => write_lines(path, self),
             RecordDialect::CubeHarness => write_lines(

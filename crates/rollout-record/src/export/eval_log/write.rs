@@ -54,7 +54,7 @@ pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, E
     if options.jsonl {
         for dir in &mut made.files {
             let file = dir.join("episodes.jsonl");
-            Episodes::read(dir)?.to_jsonl_as(&file, options.dialect)?;
+            Episodes::read(dir)?.write_jsonl_as(&file, options.dialect)?;
             *dir = file;
         }
     }
