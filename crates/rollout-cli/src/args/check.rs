@@ -20,7 +20,7 @@ A task fails the check if:
   the agent nop, which does nothing, passes;
   the environment contains a file of solution/, or a script of tests/, which every agent could read, or any file
   in /tests, /solution or /oracle.
-Warnings, which --strict turns into failures: no solution, versions that are not pinned in the Dockerfile,
+Warnings, which --strict turns into failures: no solution, an image or a package without a pinned version,
 other files of tests/ in the environment.
 
 Exit status:

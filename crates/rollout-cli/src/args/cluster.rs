@@ -6,11 +6,11 @@ use rollout::environment::kubernetes::ClusterChoice;
 /// The cluster and the namespace that a command looks at.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterArgs {
-    /// Look at the Kubernetes cluster of this context instead of the current one
+    /// Use this context of the kubeconfig file instead of the current one
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// Look at this Kubernetes namespace instead of the namespace of the context
+    /// Use this Kubernetes namespace instead of the namespace of the context
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
 }
