@@ -59,7 +59,7 @@ rollout_settings::settings! {
         insecure_registries: Vec<String> = texts().or_empty(),
         /// Mirrors of registries, as `host[:port][/path]`.
         ///
-        /// They are asked first, in this order. What no mirror has is pulled from the registry itself.
+        /// They are tried first, in this order. If no mirror has an image, it is pulled from the registry itself.
         mirrors: RegistryMirrors = RegistryMirrors::form(),
         /// The maximum number of processes and threads in one environment.
         ///

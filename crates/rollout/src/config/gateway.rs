@@ -38,7 +38,8 @@ rollout_settings::settings! {
         pub max_concurrent_calls: u32 = count(1024).unhashed(),
         /// How often a call is retried after a temporary failure.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(5).unhashed(),
-        /// The models that agents may request: patterns of names, and the model that answers each of them.
+        /// Models by the name that an agent requests: each key is a pattern of names, and each value is the model that
+        /// answers.
         ///
         /// By default, the agent's own model answers every name. See [other models of an
         /// agent](agents.md#other-models-of-an-agent).

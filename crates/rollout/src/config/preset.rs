@@ -54,10 +54,10 @@ rollout_settings::settings! {
         ///
         /// See [the variables](agents.md#variables).
         pub execute: String = filled().kind("script").required("write the script that runs the agent").or_empty(),
-        /// The longest instruction that the agent can read, in bytes. Trials of tasks with a longer one fail with
-        /// `task_invalid` before the agent starts.
+        /// The longest instruction that the agent can read, in bytes. If the instruction of a task is longer, its trials
+        /// fail with `task_invalid` before the agent starts.
         ///
-        /// For agents that read it only as an argument, of which Linux allows 128 KiB.
+        /// For agents that accept it only as a command-line argument: Linux limits an argument to 128 KiB.
         pub max_instruction_bytes: Option<u64> = whole(1..=u64::MAX).optional().recorded_where_written(),
         /// Paths of the agent's own logs in the environment. They are copied to `/logs/agent` after the agent has ended.
         ///
@@ -66,8 +66,8 @@ rollout_settings::settings! {
         /// The form of the agent's own log. The conversation and the usage in it complete the record of the gateway, or
         /// replace it if the agent has its own model.
         ///
-        /// Most of these are what an agent of this name prints as JSON. `copilot` and `mini-swe-agent` are files of the
-        /// agent, and `kimi` and `openhands` are both.
+        /// Most of these forms are the JSON output of the agent with this name. `copilot` and `mini-swe-agent` are files
+        /// that the agent writes, and `kimi` and `openhands` are both.
         pub trajectory: Option<LogFormat> = word(&LOG_FORMATS).optional(),
         /// The form in which the agent reads the MCP servers of a task. Without it, tasks with MCP servers are
         /// rejected.
