@@ -320,8 +320,8 @@ impl Provider for Remote {
         }
         let name = self.cloud.name;
         let reason = match (self.times.lifetime, lifetime == most) {
-            (_, true) => format!("{name} allows no longer lifetime of a sandbox"),
-            (Some(_), false) => "`lifetime_sec` in provider_config says so".to_owned(),
+            (_, true) => format!("{name} does not allow a longer lifetime"),
+            (Some(_), false) => "`lifetime_sec` in provider_config sets this lifetime".to_owned(),
             (None, false) => "`lifetime_sec` in provider_config can set a longer lifetime".to_owned(),
         };
         Some((lifetime, reason))

@@ -318,7 +318,8 @@ impl GuestPlace for RunningPod {
     async fn keep(self) -> Result<String, EnvironmentError> {
         let Self { pod, cluster, new, since, .. } = self;
         let name = &new.name;
-        let failed = |why: String| EnvironmentError::Teardown(format!("cannot keep the pod {name}: {why}"));
+        let failed =
+            |why: String| EnvironmentError::Teardown(format!("cannot preserve the pod {name}: {why}"));
         let pods: Api<Pod> = cluster.pods();
         let found = pods.get(name).await.map_err(|error| failed(words(&error)))?;
         let owner = expiry::owner("v1", "Pod", &found.metadata);
@@ -363,7 +364,7 @@ async fn expire(
             tracing::warn!(
                 pod,
                 error,
-                "a preserved pod has no job, so it stays until `rollout clean --preserved`"
+                "cannot create the Job that deletes a preserved pod, so it stays until `rollout clean --preserved`"
             );
             None
         }

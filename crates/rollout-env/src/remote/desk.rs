@@ -393,7 +393,7 @@ impl CloudWork {
 
 fn not_deleted(id: &str, reason: &str) -> String {
     format!(
-        "the sandbox {id} was not deleted: {reason}. It ends with its lifetime, and `{CLEAN_COMMAND}` deletes it"
+        "the sandbox {id} was not deleted: {reason}. It ends after its lifetime; `{CLEAN_COMMAND}` deletes it now"
     )
 }
 

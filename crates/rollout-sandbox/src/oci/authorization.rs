@@ -63,10 +63,11 @@ pub(super) async fn authorize(
                 host: host_of(rejection.url()),
                 problem: problem.to_owned(),
             };
-            let realm = Url::parse(&realm).map_err(|_| invalid("the address of its token service"))?;
+            let realm =
+                Url::parse(&realm).map_err(|_| invalid("the address of its token service is not a URL"))?;
             // A login must not be sent over a weaker connection than that to the registry.
             if rejection.url().scheme() == "https" && realm.scheme() != "https" {
-                return Err(invalid("its token service has no HTTPS"));
+                return Err(invalid("its token service does not use HTTPS"));
             }
             let scope = scope.unwrap_or_else(|| format!("repository:{repository}:pull"));
             let host = host_of(&realm);

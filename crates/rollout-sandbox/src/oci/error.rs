@@ -75,7 +75,7 @@ pub enum ImageRegistryError {
         source: reqwest::Error,
     },
     /// Nothing, or almost nothing, arrived for this long.
-    #[error("{host} sent too little for {} s", time.as_secs_f64())]
+    #[error("{host} sent too little data in {} s", time.as_secs_f64())]
     Stalled {
         /// The server.
         host: String,
@@ -83,7 +83,7 @@ pub enum ImageRegistryError {
         time: Duration,
     },
     /// The connection ended before everything had arrived.
-    #[error("{host} ended a download too early")]
+    #[error("{host} closed the connection before the download was complete")]
     Truncated {
         /// The server.
         host: String,
@@ -111,7 +111,7 @@ pub enum ImageRegistryError {
         problem: String,
     },
     /// The content does not have the hash by which it was requested.
-    #[error("{what}, as {host} sent it, does not have that hash")]
+    #[error("{host} sent {what}, but the content does not have that hash")]
     Corrupt {
         /// The server.
         host: String,

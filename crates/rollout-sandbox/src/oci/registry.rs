@@ -178,7 +178,7 @@ impl Registry {
             let (bytes, digest) =
                 self.document(origin, &path, wanted.as_deref(), is_last).await.map_err(failed)?;
             let document = serde_json::from_slice::<Document>(&bytes);
-            let document = document.map_err(|error| invalid(format!("its manifest: {error}")))?;
+            let document = document.map_err(|error| invalid(format!("its manifest is invalid: {error}")))?;
             if let Some(manifests) = document.manifests {
                 let Some(chosen) = manifests.iter().find(|entry| entry.runs_here()) else {
                     return Err(invalid(format!("it has no image for linux/{}", architecture())));
@@ -189,20 +189,20 @@ impl Registry {
             }
             let (Some(config), Some(layers)) = (document.config, document.layers) else {
                 return Err(invalid(format!(
-                    "its manifest has the version {}, which has no layers",
+                    "its manifest (schema version {}) has no configuration or no layers",
                     document.schema_version
                 )));
             };
             if layers.len() > MAX_LAYERS {
-                return Err(invalid(format!("it has {} layers", layers.len())));
+                return Err(invalid(format!("it has {} layers, more than {MAX_LAYERS}", layers.len())));
             }
             let blob = format!("blobs/{}", config.digest);
             let config = self.document(origin, &blob, Some(&config.digest), is_last).await;
             let config = String::from_utf8(config.map_err(failed)?.0);
-            let config = config.map_err(|_| invalid("its configuration is no text".to_owned()))?;
+            let config = config.map_err(|_| invalid("its configuration is not UTF-8 text".to_owned()))?;
             return Ok(Manifest { digest, config, layers });
         }
-        Err(invalid(format!("it has more than {MAX_INDEXES} indexes inside each other")))
+        Err(invalid(format!("it has more than {MAX_INDEXES} nested indexes")))
     }
 
     /// Downloads a small file, with its hash.

@@ -106,7 +106,12 @@ async fn serve(mut connection: StreamConnection, state: &State, idle: Duration) 
     connection.begin();
     let client = &mut connection.stream;
     let Some(request) = ProxyRequest::parse(&head) else {
-        return answer(client, "400 Bad Request", "this is a proxy: send it whole URLs, or CONNECT").await;
+        return answer(
+            client,
+            "400 Bad Request",
+            "this server is a proxy: request a complete URL, or use CONNECT",
+        )
+        .await;
     };
     let mut server = match connect(&request, state).await {
         Ok(server) => server,

@@ -177,7 +177,7 @@ fn environment_problems(task: &Task, config: &JobConfig, provider: &dyn Provider
             None => "a trial has no time limit".to_owned(),
         };
         let limit = span(limit.as_secs_f64());
-        format!("{needed}, but its environment ends after {limit}, which fails the trial: {reason}")
+        format!("{needed}, but its environment ends after {limit}, and then the trial fails: {reason}")
     });
     size.into_iter().chain(time).collect()
 }

@@ -124,7 +124,7 @@ fn listed(problems: &[String]) -> String {
 }
 
 fn known_names(known: &[String], wanted: &str) -> String {
-    available(known, wanted).replacen("it is empty", "the registries are empty", 1).replacen(
+    available(known, wanted).replacen("it is empty", "no registry with datasets could be read", 1).replacen(
         "it has",
         "similar ones:",
         1,
