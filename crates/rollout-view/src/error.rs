@@ -67,7 +67,7 @@ impl ViewError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Directory { .. } => Some("pass a job directory, or the directory that contains jobs"),
-            Self::NotEmpty(_) => Some("choose another directory, or remove it"),
+            Self::NotEmpty(_) => Some("choose a new or empty directory"),
             Self::Listen { .. } => Some("choose another address with --bind"),
             Self::Compare(error) => error.hint(),
             _ => None,

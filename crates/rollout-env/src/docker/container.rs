@@ -499,7 +499,7 @@ impl Environment for DockerEnvironment {
         let options = RenameContainerOptions { name: kept.clone() };
         engine.api().rename_container(&name, options).await.map_err(|error| {
             EnvironmentError::Teardown(format!(
-                "cannot keep the container {name}: {}",
+                "cannot preserve the container {name}: {}",
                 failure::words(&error)
             ))
         })?;

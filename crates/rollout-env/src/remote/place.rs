@@ -347,11 +347,9 @@ impl GuestPlace for RemoteSandbox {
 
     async fn keep(self) -> Result<String, EnvironmentError> {
         let Self { owned, cloud, id, .. } = self;
-        cloud
-            .backend
-            .keep(&id)
-            .await
-            .map_err(|error| EnvironmentError::Teardown(format!("cannot keep the sandbox {id}: {error}")))?;
+        cloud.backend.keep(&id).await.map_err(|error| {
+            EnvironmentError::Teardown(format!("cannot preserve the sandbox {id}: {error}"))
+        })?;
         if let Some(owned) = owned {
             owned.release();
         }

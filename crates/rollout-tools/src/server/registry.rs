@@ -199,7 +199,7 @@ impl Table {
         let nearest = near.filter(|(distance, full)| *distance <= (full.len() / 3).max(1)).min();
         let hint = match nearest {
             Some((_, nearest)) => format!("; did you mean {nearest}?"),
-            None => "; GET /api/v1/tools lists the tools".to_owned(),
+            None => "; `rollout tools list` and GET /api/v1/tools list the tools".to_owned(),
         };
         ToolError::new(ErrorCode::InvalidRequest, format!("unknown tool {}{hint}", quoted(name)))
     }
@@ -344,7 +344,8 @@ mod tests {
         assert_eq!(found("web:serch"), "4002 unknown tool `web:serch`; did you mean web:search?");
         assert_eq!(found("doc-raed"), "4002 unknown tool `doc-raed`; did you mean doc:read?");
         assert_eq!(found("brwse"), "4002 unknown tool `brwse`; did you mean web:browse?");
-        let nothing = "4002 unknown tool `launch_missiles`; GET /api/v1/tools lists the tools";
+        let nothing =
+            "4002 unknown tool `launch_missiles`; `rollout tools list` and GET /api/v1/tools list the tools";
         assert_eq!(found("launch_missiles"), nothing);
         assert_eq!(found(&"x".repeat(300)), "4002 the tool name is too long");
     }

@@ -203,7 +203,7 @@ fn new_files_are_listed_and_never_overwritten() {
     out/trials.csv
     out/steps.csv
     4 trials
-    left out: steps of 2 of 4 trials: script agents record no conversation, their output is in the logs
+    left out: steps of 2 of 4 trials: script agents record no conversation; their output is in the logs
     ");
     insta::assert_snapshot!(job.rollout(&["export", "csv", "jobs/job", "-o", "out"]).expect(2).stderr(), @"
     error: out/trials.csv already exists, and results are never overwritten

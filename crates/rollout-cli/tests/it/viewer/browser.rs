@@ -445,7 +445,7 @@ fn an_export_is_read_without_a_server() {
     let refused = job.rollout(&["view", "--export", "pages"]).expect(2).stderr();
     insta::assert_snapshot!(refused, @"
     error: pages is not empty
-    hint: choose another directory, or remove it
+    hint: choose a new or empty directory
     ");
 }
 

@@ -224,7 +224,7 @@ pub(super) fn write<T: Table>(
     let mut left_out = Vec::new();
     if silent > 0 {
         left_out.push(format!(
-            "steps of {silent} of {rows} trials: script agents record no conversation, their output is in the logs"
+            "steps of {silent} of {rows} trials: script agents record no conversation; their output is in the logs"
         ));
     }
     Ok(Exported { files, rows, left_out })

@@ -99,7 +99,7 @@ pub enum GitError {
         path: PathBuf,
     },
     /// The repository has no default branch.
-    #[error("{url} has no HEAD; set `git_commit_id` in the registry")]
+    #[error("{url} has no default branch; set `git_commit_id` in the registry")]
     NoHead {
         /// The repository.
         url: String,
