@@ -517,6 +517,7 @@ pub(crate) fn with_default_command(mut args: Vec<OsString>) -> Vec<OsString> {
         || Cli::command().get_subcommands().any(|command| command.get_name() == first);
     let path = Path::new(first);
     let is_job = first.starts_with('-')
+        || first.contains('/')
         || path.exists()
         || path
             .extension()
@@ -543,6 +544,7 @@ mod tests {
         assert_eq!(expanded(&["--dry-run", "job.yml"]), "rollout run --dry-run job.yml");
         assert_eq!(expanded(&["Cargo.toml"]), "rollout run Cargo.toml");
         assert_eq!(expanded(&["src"]), "rollout run src");
+        assert_eq!(expanded(&["jobs/missing"]), "rollout run jobs/missing");
         assert_eq!(expanded(&["-"]), "rollout run -");
         assert_eq!(expanded(&["/dev/stdin"]), "rollout run /dev/stdin");
         for other in [&["run", "job.yaml"][..], &["--version"], &["--help"], &["doctor"], &["jobb"], &[]] {
