@@ -25,8 +25,8 @@ fn a_shell_opens_where_the_agent_would_work_without_the_tests() {
     for line in ["/app\r\n", "Write the line `Hello, world!`", "'/tests': No such file"] {
         assert!(seen.contains(line), "{line:?} is not in {seen}");
     }
-    let seen = typed(rollout(dir.path(), &["shell", "hello", "--with-tests"]), "ls /tests; exit\r");
-    assert!(seen.contains("test.sh\r\n"), "{seen}");
+    let seen = typed(rollout(dir.path(), &["shell", "hello", "--with-tests"]), "echo /tests/*; exit\r");
+    assert!(seen.contains("/tests/test.sh\r\n"), "{seen}");
     let run = dir.path().join(".cache/rollout/run");
     assert!(
         fs::read_dir(&run).unwrap().all(|entry| !entry.unwrap().path().is_dir()),

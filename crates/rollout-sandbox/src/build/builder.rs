@@ -294,7 +294,8 @@ impl<'a, I: BaseImages> Builder<'a, I> {
         let spec = SandboxSpec {
             name: "build".to_owned(),
             image: image.clone(),
-            network: if runs { self.network } else { Network::None },
+            // Also if nothing runs in it: a network of its own takes time, and rights that a container may lack.
+            network: self.network,
             limits: self.limits,
             private_dirs: Vec::new(),
             hosts: Vec::new(),
