@@ -35,6 +35,13 @@ pub(super) fn host_of(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
+/// The error of a connection. Addresses of files may contain a signature that replaces a login, so it has only the
+/// server's name.
+pub(super) fn connection_failed(host: String, source: reqwest::Error) -> ImageRegistryError {
+    let host = source.url().map_or(host, host_of);
+    ImageRegistryError::Connection { host, source: source.without_url() }
+}
+
 /// The answer, unless it is a refusal.
 pub(super) async fn accepted(response: Response) -> Result<Response, ImageRegistryError> {
     if response.status().is_success() {
@@ -66,7 +73,7 @@ pub(super) async fn text(mut response: Response, limit: usize) -> Result<Vec<u8>
         match response.chunk().await {
             Ok(Some(bytes)) => body.extend_from_slice(&bytes),
             Ok(None) => return Ok(body),
-            Err(source) => return Err(ImageRegistryError::Connection { host, source }),
+            Err(source) => return Err(connection_failed(host, source)),
         }
         if body.len() > limit {
             return Err(ImageRegistryError::Invalid {

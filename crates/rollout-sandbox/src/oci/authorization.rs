@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, Response, Url, header};
+use reqwest::{Response, Url, header};
 use serde::Deserialize;
 
 use super::{
     RegistryLogin,
-    answer::{accepted, host_of, text},
+    answer::{accepted, connection_failed, host_of, text},
+    clients::RegistryClients,
     error::ImageRegistryError,
 };
 
@@ -42,7 +43,7 @@ enum Challenge {
 
 /// Gets what a registry requires, after it rejected a request; None if nothing can be done.
 pub(super) async fn authorize(
-    client: &Client,
+    clients: &RegistryClients,
     rejection: &Response,
     login: &RegistryLogin,
     repository: &str,
@@ -71,7 +72,7 @@ pub(super) async fn authorize(
             }
             let scope = scope.unwrap_or_else(|| format!("repository:{repository}:pull"));
             let host = host_of(&realm);
-            let asked = token(client, realm, service.as_deref(), &scope, login);
+            let asked = token(clients, realm, service.as_deref(), &scope, login);
             let answered = tokio::time::timeout(patience, asked).await;
             let token = answered.map_err(|_| ImageRegistryError::Stalled { host, time: patience })??;
             Ok(Some(Authorization::Bearer(token)))
@@ -87,7 +88,7 @@ struct Token {
 }
 
 async fn token(
-    client: &Client,
+    clients: &RegistryClients,
     mut realm: Url,
     service: Option<&str>,
     scope: &str,
@@ -105,6 +106,7 @@ async fn token(
             ]);
             let mut form = realm.clone();
             form.query_pairs_mut().clear().extend_pairs(fields);
+            let client = clients.of_secrets().await?;
             client
                 .post(realm)
                 .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -112,7 +114,7 @@ async fn token(
         }
         login => {
             realm.query_pairs_mut().extend_pairs(fields);
-            let request = client.get(realm);
+            let request = clients.ordinary().await?.get(realm);
             match login {
                 RegistryLogin::Password { user, password } => request.basic_auth(user, Some(password)),
                 _ => request,
@@ -120,7 +122,7 @@ async fn token(
         }
     };
     let sent = request.send().await;
-    let answer = sent.map_err(|source| ImageRegistryError::Connection { host: host.clone(), source })?;
+    let answer = sent.map_err(|source| connection_failed(host.clone(), source))?;
     let answer = text(accepted(answer).await?, MAX_TOKEN).await?;
     let known = serde_json::from_slice::<Token>(&answer).ok();
     known

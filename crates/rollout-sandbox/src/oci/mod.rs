@@ -10,6 +10,7 @@
 mod answer;
 mod authorization;
 mod backoff;
+mod clients;
 mod download;
 mod error;
 mod import;

@@ -8,20 +8,20 @@ use std::{
 };
 
 use oci_client::Reference;
-use reqwest::{Client, Response, StatusCode, header, redirect::Policy};
+use reqwest::{Response, StatusCode, Url, header};
 use sha2::{Digest as _, Sha256};
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     RegistryLogin, RegistryOptions,
-    answer::{accepted, host_of, text},
+    answer::{accepted, connection_failed, host_of, text},
     authorization::{Authorization, authorize},
     backoff::Backoff,
+    clients::RegistryClients,
     download::Download,
     error::{ImageRegistryError, PullError},
     manifest::{Descriptor, Document, architecture},
 };
-use crate::blocking::blocking;
 
 /// The most layers that an image may have. overlayfs itself stops at 500.
 const MAX_LAYERS: usize = 256;
@@ -31,9 +31,6 @@ const MAX_DOCUMENT: usize = 8 << 20;
 
 /// The most indexes inside each other.
 const MAX_INDEXES: usize = 4;
-
-/// How often a server may send a request elsewhere.
-const MAX_REDIRECTS: usize = 10;
 
 /// A connection that delivers less than this in the time after which a silent one is given up is given up too.
 const LEAST: u64 = 64 << 10;
@@ -66,15 +63,15 @@ pub(super) struct Origin {
 /// A client for all registries.
 pub(super) struct Registry {
     options: RegistryOptions,
-    /// Created by the first request: most jobs have none, and a client reads all certificates of the machine.
-    client: OnceCell<Client>,
+    clients: RegistryClients,
     /// What is sent to repositories, by their addresses.
     authorizations: Mutex<HashMap<String, Authorization>>,
 }
 
 impl Registry {
     pub(super) fn new(options: RegistryOptions) -> Self {
-        Self { options, client: OnceCell::new(), authorizations: Mutex::default() }
+        let clients = RegistryClients::new(options.patience);
+        Self { options, clients, authorizations: Mutex::default() }
     }
 
     /// The mirrors of the registry of an image.
@@ -120,23 +117,6 @@ impl Registry {
             repository: repository.to_owned(),
             login: logins.get(name).cloned().unwrap_or(RegistryLogin::Anonymous),
         }
-    }
-
-    async fn client(&self) -> Result<&Client, ImageRegistryError> {
-        let patience = self.options.patience;
-        let create = || {
-            blocking(move || {
-                let builder = Client::builder()
-                    .redirect(Policy::limited(MAX_REDIRECTS))
-                    .connect_timeout(patience / 4)
-                    .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
-                    // Hashes are those of the bytes that the registry has.
-                    .no_gzip();
-                builder.build()
-            })
-        };
-        let client = self.client.get_or_try_init(create).await;
-        client.map_err(|source| ImageRegistryError::Connection { host: "registries".to_owned(), source })
     }
 
     /// Asks for an image's manifest, for this machine's processor. Returns where it was found, too: the first origin
@@ -336,7 +316,7 @@ impl Registry {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) if download.is_complete() => return Ok(()),
                 Ok(None) => return Err(ImageRegistryError::Truncated { host }.into()),
-                Err(source) => return Err(ImageRegistryError::Connection { host, source }.into()),
+                Err(source) => return Err(connection_failed(host, source).into()),
             };
             arrived += bytes.len() as u64;
             if !download.add(&bytes).await.map_err(Failure::Store)? {
@@ -361,7 +341,7 @@ impl Registry {
         accept: &str,
         from: u64,
     ) -> Result<Response, ImageRegistryError> {
-        let client = self.client().await?;
+        let client = self.clients.ordinary().await?;
         let mut was_rejected = false;
         loop {
             let mut request = client.get(url).header(header::ACCEPT, accept);
@@ -372,17 +352,21 @@ impl Registry {
                 request = known.add_to(request);
             }
             let sent = request.send().await;
-            let response =
-                sent.map_err(|source| ImageRegistryError::Connection { host: host_in(url), source })?;
+            let response = sent.map_err(|source| connection_failed(host_in(url), source))?;
             // Only the registry itself may ask for the login, not a server that it redirects to. A token is valid for
             // some minutes, and then rejected once.
             let is_asked = response.status() == StatusCode::UNAUTHORIZED
-                && host_of(response.url()) == host_in(url)
+                && is_same_server(url, response.url())
                 && !was_rejected;
             if is_asked {
                 was_rejected = true;
-                let found =
-                    authorize(client, &response, &origin.login, &origin.repository, self.options.patience);
+                let found = authorize(
+                    &self.clients,
+                    &response,
+                    &origin.login,
+                    &origin.repository,
+                    self.options.patience,
+                );
                 if let Some(found) = found.await? {
                     let mut known = self.authorizations.lock().unwrap_or_else(PoisonError::into_inner);
                     known.insert(origin.base.clone(), found);
@@ -428,7 +412,12 @@ fn host(mirror: &str) -> &str {
 }
 
 fn host_in(url: &str) -> String {
-    reqwest::Url::parse(url).map_or_else(|_| url.to_owned(), |url| host_of(&url))
+    Url::parse(url).map_or_else(|_| url.to_owned(), |url| host_of(&url))
+}
+
+/// Whether an answer is from the server that was asked, over the same kind of connection.
+fn is_same_server(asked: &str, answered: &Url) -> bool {
+    Url::parse(asked).is_ok_and(|asked| asked.origin() == answered.origin())
 }
 
 /// The hash in a digest, if it is SHA-256.
@@ -440,4 +429,23 @@ pub(super) fn sha256(digest: &str) -> Option<&str> {
 /// Bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_server_that_was_asked_may_ask_for_a_login() {
+        for (answered, expected) in [
+            ("https://registry.example/v2/y", true),
+            ("https://registry.example:443/v2/y", true),
+            ("http://registry.example/v2/x", false),
+            ("https://registry.example:8443/v2/x", false),
+            ("https://other.example/v2/x", false),
+        ] {
+            let answered = Url::parse(answered).unwrap();
+            assert_eq!(is_same_server("https://registry.example/v2/x", &answered), expected, "{answered}");
+        }
+    }
 }

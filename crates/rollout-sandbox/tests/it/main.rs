@@ -16,6 +16,7 @@ mod layers;
 mod limits;
 mod machine;
 mod nested;
+mod oci_answers;
 mod project;
 mod pulled;
 mod pulls;
