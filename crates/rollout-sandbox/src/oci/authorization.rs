@@ -1,6 +1,6 @@
 //! How a registry wants to be asked: its challenge, and the tokens of its token service.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use reqwest::{Response, Url, header};
 use serde::Deserialize;
@@ -50,14 +50,14 @@ pub(super) async fn authorize(
     patience: Duration,
 ) -> Result<Option<Authorization>, ImageRegistryError> {
     let headers = rejection.headers().get_all(header::WWW_AUTHENTICATE);
-    let mut challenges = headers.iter().filter_map(|value| challenge(value.to_str().ok()?));
+    let challenges = challenges(headers.iter().filter_map(|value| value.to_str().ok()));
     let basic = || match login {
         RegistryLogin::Password { user, password } => {
             Some(Authorization::Basic { user: user.clone(), password: password.clone() })
         }
         _ => None,
     };
-    match challenges.next() {
+    match challenges.into_iter().next() {
         Some(Challenge::Basic) => Ok(basic()),
         Some(Challenge::Bearer { realm, service, scope }) => {
             let invalid = |problem: &str| ImageRegistryError::Invalid {
@@ -85,6 +85,13 @@ pub(super) async fn authorize(
 struct Token {
     token: Option<String>,
     access_token: Option<String>,
+}
+
+impl Token {
+    /// The token, under the name that it has. The other one may be empty.
+    fn known(self) -> Option<String> {
+        [self.token, self.access_token].into_iter().flatten().find(|token| !token.is_empty())
+    }
 }
 
 async fn token(
@@ -126,36 +133,58 @@ async fn token(
     let answer = text(accepted(answer).await?, MAX_TOKEN).await?;
     let known = serde_json::from_slice::<Token>(&answer).ok();
     known
-        .and_then(|token| token.token.or(token.access_token))
+        .and_then(Token::known)
         .ok_or_else(|| ImageRegistryError::Invalid { host, problem: "it has no token".to_owned() })
 }
 
-/// Parses a `WWW-Authenticate` header.
-fn challenge(text: &str) -> Option<Challenge> {
-    let (scheme, mut rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-    if scheme.eq_ignore_ascii_case("basic") {
-        return Some(Challenge::Basic);
-    }
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    let (mut realm, mut service, mut scope) = (None, None, None);
-    while let Some((name, after)) = rest.split_once('=') {
+/// The challenges of a registry that can be met, from all of its headers: those with tokens first, because a registry
+/// that offers both lets only these pull without a login.
+fn challenges<'h>(headers: impl Iterator<Item = &'h str>) -> Vec<Challenge> {
+    let mut all: Vec<Challenge> = headers.flat_map(challenges_of).collect();
+    all.sort_by_key(|challenge| matches!(challenge, Challenge::Basic));
+    all
+}
+
+/// Parses a `WWW-Authenticate` header, which may have several challenges.
+fn challenges_of(header: &str) -> Vec<Challenge> {
+    let mut schemes = Vec::<(&str, HashMap<String, &str>)>::new();
+    let mut rest = header;
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', ',']);
+        if rest.is_empty() {
+            break;
+        }
+        let (word, after) = rest.split_at(rest.find(['=', ' ', '\t', ',']).unwrap_or(rest.len()));
+        // A word with a value is a parameter, and any other one begins the next challenge.
+        let Some(value) = after.trim_start_matches([' ', '\t']).strip_prefix('=') else {
+            schemes.push((word, HashMap::new()));
+            rest = after;
+            continue;
+        };
+        let value = value.trim_start_matches([' ', '\t']);
         // Commas separate parameters, but are also in quoted values.
-        let (value, after) = match after.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"')?,
-            None => after.split_once(',').unwrap_or((after, "")),
+        let (value, after) = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => value.split_at(value.find([' ', '\t', ',']).unwrap_or(value.len())),
         };
+        if let Some((_, parameters)) = schemes.last_mut() {
+            parameters.insert(word.to_ascii_lowercase(), value);
+        }
         rest = after;
-        let target = match name.trim_matches([' ', ',']).to_ascii_lowercase().as_str() {
-            "realm" => &mut realm,
-            "service" => &mut service,
-            "scope" => &mut scope,
-            _ => continue,
-        };
-        *target = Some(value.to_owned());
     }
-    Some(Challenge::Bearer { realm: realm?, service, scope })
+    let known = schemes.into_iter().filter_map(|(scheme, parameters)| {
+        let parameter = |name: &str| parameters.get(name).map(|value| (*value).to_owned());
+        match scheme.to_ascii_lowercase().as_str() {
+            "basic" => Some(Challenge::Basic),
+            "bearer" => Some(Challenge::Bearer {
+                realm: parameter("realm")?,
+                service: parameter("service"),
+                scope: parameter("scope"),
+            }),
+            _ => None,
+        }
+    });
+    known.collect()
 }
 
 #[cfg(test)]
@@ -170,16 +199,48 @@ mod tests {
         };
         for (text, expected) in [
             ("Basic realm=\"x\"", Some(Challenge::Basic)),
+            ("Basic", Some(Challenge::Basic)),
             ("Bearer realm=\"https://a/token\"", bearer("https://a/token", None, None)),
             (
                 "bearer realm=\"https://a/t?x=1\",service=\"s\", scope=\"repository:a/b:pull,push\",error=\"e\"",
                 bearer("https://a/t?x=1", Some("s"), Some("repository:a/b:pull,push")),
             ),
             ("Bearer service=s,realm=https://a", bearer("https://a", Some("s"), None)),
+            ("Bearer realm = \"https://a\" service=\"s\"", bearer("https://a", Some("s"), None)),
+            ("Basic realm=\"x\", Bearer realm=\"https://a\",service=s", bearer("https://a", Some("s"), None)),
+            ("Basic, Bearer realm=\"https://a\"", bearer("https://a", None, None)),
+            ("Bearer realm=\"https://a\", Basic realm=\"x\"", bearer("https://a", None, None)),
+            ("Negotiate abc==, Bearer realm=\"https://a\"", bearer("https://a", None, None)),
+            // The text is that of the realm.
+            ("Basic realm=\"x, Bearer realm=https://a\"", Some(Challenge::Basic)),
+            ("Bearer realm=\"https://a", bearer("https://a", None, None)),
             ("Bearer service=\"s\"", None),
+            ("Bearer service=\"s\", Basic", Some(Challenge::Basic)),
+            ("=,\"= , =", None),
+            ("", None),
             ("Negotiate", None),
         ] {
-            assert_eq!(challenge(text), expected, "{text}");
+            assert_eq!(challenges([text].into_iter()).into_iter().next(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_challenge_for_tokens_is_preferred_in_all_headers() {
+        let headers = ["Negotiate", "Basic realm=\"x\"", "Bearer realm=\"https://a\""];
+        let bearer = Challenge::Bearer { realm: "https://a".into(), service: None, scope: None };
+        assert_eq!(challenges(headers.into_iter()), [bearer, Challenge::Basic]);
+    }
+
+    #[test]
+    fn an_empty_token_is_ignored() {
+        for (answer, expected) in [
+            (r#"{"token": "", "access_token": "x"}"#, Some("x")),
+            (r#"{"token": "x", "access_token": ""}"#, Some("x")),
+            (r#"{"token": "x", "access_token": "y"}"#, Some("x")),
+            (r#"{"token": null, "access_token": ""}"#, None),
+        ] {
+            let token: Token = serde_json::from_str(answer).unwrap();
+            assert_eq!(token.known().as_deref(), expected, "{answer}");
         }
     }
 }

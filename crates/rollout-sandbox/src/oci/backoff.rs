@@ -16,10 +16,15 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// The longest wait that a server may demand. A trial whose image would take longer fails, and is retried later.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
+/// The same, for a mirror.
+const LONGEST_WAIT_FOR_MIRROR: Duration = Duration::from_secs(2);
+
 /// The waits between attempts of one request.
 pub(super) struct Backoff {
     most: u32,
     tries: u32,
+    /// The longest wait that the server may demand.
+    longest: Duration,
     /// Whether the content was corrupt once: another copy is requested once.
     was_corrupt: bool,
 }
@@ -27,7 +32,11 @@ pub(super) struct Backoff {
 impl Backoff {
     /// `is_last` is whether there is no other server to ask.
     pub(super) fn new(is_last: bool) -> Self {
-        Self { most: if is_last { TRIES } else { TRIES_OF_MIRROR }, tries: 1, was_corrupt: false }
+        let (most, longest) = match is_last {
+            true => (TRIES, LONGEST_WAIT),
+            false => (TRIES_OF_MIRROR, LONGEST_WAIT_FOR_MIRROR),
+        };
+        Self { most, tries: 1, longest, was_corrupt: false }
     }
 
     /// How long to wait after a failure; None if the request is given up.
@@ -38,7 +47,7 @@ impl Backoff {
             return is_first.then_some(Duration::ZERO);
         }
         let demanded = error.retry_after().unwrap_or_default();
-        if !error.is_temporary() || self.tries == self.most || demanded > LONGEST_WAIT {
+        if !error.is_temporary() || self.tries == self.most || demanded > self.longest {
             return None;
         }
         let wait = FIRST_WAIT * 2_u32.pow(self.tries - 1);
@@ -76,7 +85,10 @@ mod tests {
         assert_eq!(waits(true, &refusal(503, None)), [250, 500, 1000, 2000]);
         assert_eq!(waits(true, &refusal(429, Some(1))), [1000, 1000, 1000, 2000]);
         assert_eq!(waits(false, &refusal(429, None)), [250]);
+        assert_eq!(waits(true, &refusal(429, Some(120))), [120_000; 4]);
         assert_eq!(waits(true, &refusal(429, Some(3600))), []);
+        assert_eq!(waits(false, &refusal(429, Some(2))), [2000]);
+        assert_eq!(waits(false, &refusal(429, Some(3))), [], "the registry is asked instead");
         for permanent in [400, 401, 403, 404, 501] {
             assert_eq!(waits(true, &refusal(permanent, Some(1))), [], "{permanent}");
         }

@@ -134,6 +134,11 @@ impl ImageRegistryError {
         }
     }
 
+    /// Whether the server refused to continue a download, and may send the whole file.
+    pub(super) fn refuses_range(&self) -> bool {
+        matches!(self, Self::Status { status: 400 | 416 | 501, is_rate_limit: false, .. })
+    }
+
     /// When the server accepts another request, if it has set a time.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {

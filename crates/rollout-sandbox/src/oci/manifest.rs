@@ -1,5 +1,7 @@
 //! The documents that describe images: manifests, and indexes of them by platform.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 /// An index or a manifest.
@@ -20,8 +22,7 @@ pub(super) struct Descriptor {
     #[serde(default)]
     pub(super) size: u64,
     platform: Option<Platform>,
-    #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize, Clone)]
@@ -40,8 +41,14 @@ impl Descriptor {
 
     /// The name of an image in a layout.
     pub(super) fn name(&self) -> Option<&str> {
-        self.annotations.get("org.opencontainers.image.ref.name").map(String::as_str)
+        self.annotations.as_ref()?.get("org.opencontainers.image.ref.name").map(String::as_str)
     }
+}
+
+/// The entry of an index for this machine. One that says so is preferred to one that says nothing: the latter may be
+/// an attachment of an image.
+pub(super) fn for_this_machine(entries: &[Descriptor]) -> Option<&Descriptor> {
+    entries.iter().filter(|entry| entry.runs_here()).min_by_key(|entry| entry.platform.is_none())
 }
 
 /// This machine's processor, as images name it.

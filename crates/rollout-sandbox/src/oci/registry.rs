@@ -20,7 +20,7 @@ use super::{
     clients::RegistryClients,
     download::Download,
     error::{ImageRegistryError, PullError},
-    manifest::{Descriptor, Document, architecture},
+    manifest::{Descriptor, Document, architecture, for_this_machine},
 };
 
 /// The most layers that an image may have. overlayfs itself stops at 500.
@@ -151,7 +151,13 @@ impl Registry {
     ) -> Result<Manifest, PullError> {
         let failed = |source| refused(reference, source);
         let invalid = |problem: String| PullError::Invalid { reference: reference.whole(), problem };
+        // Others cannot be checked, so nothing is downloaded by them.
+        let check = |digest: &str| match sha256(digest) {
+            Some(_) => Ok(()),
+            None => Err(invalid(format!("the hash {digest} is not SHA-256 in lower case"))),
+        };
         let mut wanted = reference.digest().map(str::to_owned);
+        wanted.as_deref().map_or(Ok(()), check)?;
         let first = wanted.as_deref().or_else(|| reference.tag()).unwrap_or("latest");
         let mut path = format!("manifests/{first}");
         for _ in 0..MAX_INDEXES {
@@ -160,9 +166,10 @@ impl Registry {
             let document = serde_json::from_slice::<Document>(&bytes);
             let document = document.map_err(|error| invalid(format!("its manifest is invalid: {error}")))?;
             if let Some(manifests) = document.manifests {
-                let Some(chosen) = manifests.iter().find(|entry| entry.runs_here()) else {
+                let Some(chosen) = for_this_machine(&manifests) else {
                     return Err(invalid(format!("it has no image for linux/{}", architecture())));
                 };
+                check(&chosen.digest)?;
                 path = format!("manifests/{}", chosen.digest);
                 wanted = Some(chosen.digest.clone());
                 continue;
@@ -176,6 +183,7 @@ impl Registry {
             if layers.len() > MAX_LAYERS {
                 return Err(invalid(format!("it has {} layers, more than {MAX_LAYERS}", layers.len())));
             }
+            [&config].into_iter().chain(&layers).try_for_each(|blob| check(&blob.digest))?;
             let blob = format!("blobs/{}", config.digest);
             let config = self.document(origin, &blob, Some(&config.digest), is_last).await;
             let config = String::from_utf8(config.map_err(failed)?.0);
@@ -195,8 +203,11 @@ impl Registry {
     ) -> Result<(Vec<u8>, String), ImageRegistryError> {
         let mut backoff = Backoff::new(is_last);
         let url = format!("{}/{path}", origin.base);
+        // A configuration is a blob, which a strict server does not have in the form of a manifest.
+        let accept = if path.starts_with("manifests/") { DOCUMENTS } else { "*/*" };
         loop {
-            let got = tokio::time::timeout(self.options.patience, self.document_once(origin, &url, digest));
+            let got = self.document_once(origin, &url, accept, digest);
+            let got = tokio::time::timeout(self.options.patience, got);
             let error = match got.await.unwrap_or_else(|_| Err(self.stalled(&url))) {
                 Ok(document) => return Ok(document),
                 Err(error) => error,
@@ -212,9 +223,10 @@ impl Registry {
         &self,
         origin: &Origin,
         url: &str,
+        accept: &str,
         digest: Option<&str>,
     ) -> Result<(Vec<u8>, String), ImageRegistryError> {
-        let response = self.send(origin, url, DOCUMENTS, 0).await?;
+        let response = self.send(origin, url, accept, 0).await?;
         let host = host_of(response.url());
         // A registry names the hash of what a tag stands for.
         let named = response.headers().get("docker-content-digest");
@@ -302,8 +314,13 @@ impl Registry {
         }
         let patience = self.options.patience;
         let url = format!("{}/blobs/{}", origin.base, layer.digest);
-        let sent = tokio::time::timeout(patience, self.send(origin, &url, "*/*", download.received()));
-        let mut response = sent.await.map_err(|_| self.stalled(&url))??;
+        let mut response = match self.send_blob(origin, &url, download.received()).await {
+            Err(error) if download.received() > 0 && error.refuses_range() => {
+                download.restart().await.map_err(Failure::Store)?;
+                self.send_blob(origin, &url, 0).await?
+            }
+            sent => sent?,
+        };
         let host = host_of(response.url());
         if response.status() != StatusCode::PARTIAL_CONTENT && download.received() > 0 {
             // The server sends everything again.
@@ -331,6 +348,12 @@ impl Registry {
                 (since, arrived) = (Instant::now(), 0);
             }
         }
+    }
+
+    /// Requests a blob from this byte on.
+    async fn send_blob(&self, origin: &Origin, url: &str, from: u64) -> Result<Response, ImageRegistryError> {
+        let sent = tokio::time::timeout(self.options.patience, self.send(origin, url, "*/*", from));
+        sent.await.unwrap_or_else(|_| Err(self.stalled(url)))
     }
 
     /// Sends a request, and what the registry requires with it. An answer that refuses is an error.
@@ -420,10 +443,10 @@ fn is_same_server(asked: &str, answered: &Url) -> bool {
     Url::parse(asked).is_ok_and(|asked| asked.origin() == answered.origin())
 }
 
-/// The hash in a digest, if it is SHA-256.
+/// The hash in a digest, if it is SHA-256 in lower case, as registries and stored layers name it.
 pub(super) fn sha256(digest: &str) -> Option<&str> {
     let hash = digest.strip_prefix("sha256:")?;
-    (hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
+    (hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(hash)
 }
 
 /// Bytes as hexadecimal digits.

@@ -7,6 +7,8 @@ use rollout_sandbox::{
     oci::{PullError, RegistryImages, RegistryLogin},
 };
 
+use serde_json::{Value, json};
+
 use crate::{
     common::Host,
     project::chain,
@@ -87,4 +89,91 @@ async fn errors_do_not_contain_the_signature_in_the_address_of_a_layer() {
     let error = pull(&images(&host, &[&registry]), &registry, "image:1").await.unwrap_err();
     assert!(chain(&error).contains("too many redirects"), "{}", chain(&error));
     assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn an_image_is_pulled_without_a_login_if_the_registry_offers_passwords_before_tokens() {
+    let (host, registry) = (Host::start().await, Registry::start());
+    registry.image("image", "1", &[layer(&[("file", "x")])]);
+    // The token service accepts everybody.
+    registry.require(Login::Token(""));
+    let challenges = format!(
+        "WWW-Authenticate: Basic realm=\"x\"\r\nWWW-Authenticate: Bearer realm=\"http://{}/token\"\r\n",
+        registry.address()
+    );
+    registry.fail("/manifests/", Fault::Answer(401, challenges.leak(), ""));
+    pull(&images(&host, &[&registry]), &registry, "image:1").await.unwrap();
+    assert_eq!(registry.requests("/token").len(), 1);
+}
+
+#[tokio::test]
+async fn an_entry_that_names_this_machine_is_preferred_to_one_without_a_platform() {
+    let (host, registry) = (Host::start().await, Registry::start());
+    let attached = registry.image("image", "attached", &[layer(&[("file", "a")])]);
+    let mut right = registry.image("image", "right", &[layer(&[("file", "r")])]);
+    let here = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    right["platform"] = json!({"os": "linux", "architecture": here});
+    let images = images(&host, &[&registry]);
+    for (tag, entries, expected) in
+        [("1", vec![attached.clone(), right], "right"), ("2", vec![attached], "attached")]
+    {
+        registry.document("image", tag, &json!({"schemaVersion": 2, "manifests": entries}));
+        let image = pull(&images, &registry, &format!("image:{tag}")).await.unwrap();
+        assert_eq!(image.config().labels["tag"], expected);
+    }
+}
+
+/// The manifest of an image with one layer.
+fn manifest(registry: &Registry) -> Value {
+    let config = registry.blob("image", br#"{"config": {"WorkingDir": "/work"}}"#);
+    let layer = registry.blob("image", &layer(&[("file", "x")]));
+    json!({"schemaVersion": 2, "config": config, "layers": [layer]})
+}
+
+#[tokio::test]
+async fn annotations_may_be_null_and_the_configuration_has_any_type() {
+    let (host, registry) = (Host::start().await, Registry::start());
+    let mut document = manifest(&registry);
+    document["layers"][0]["annotations"] = Value::Null;
+    registry.document("image", "1", &document);
+    let image = pull(&images(&host, &[&registry]), &registry, "image:1").await.unwrap();
+    assert_eq!(image.config().workdir, "/work");
+    let accepted = registry.requests(document["config"]["digest"].as_str().unwrap());
+    assert_eq!(accepted[0].accept.as_deref(), Some("*/*"));
+    assert!(registry.requests("/manifests/")[0].accept.as_deref().unwrap().contains("manifest.v1+json"));
+}
+
+#[tokio::test]
+async fn a_hash_other_than_sha_256_is_an_error_before_any_download() {
+    let (host, registry) = (Host::start().await, Registry::start());
+    let images = images(&host, &[&registry]);
+    let hash = format!("sha512:{}", "ab".repeat(64));
+    let error = pull(&images, &registry, &format!("image@{hash}")).await.unwrap_err();
+    assert!(error.is_permanent());
+    assert!(chain(&error).contains(&format!("the hash {hash} is not SHA-256")), "{}", chain(&error));
+    assert!(registry.requests("").is_empty());
+
+    for part in ["config", "layers"] {
+        let mut document = manifest(&registry);
+        let described = if part == "layers" { &mut document[part][0] } else { &mut document[part] };
+        described["digest"] = json!(format!("sha256:{}", "AB".repeat(32)));
+        registry.document("image", part, &document);
+        let error = pull(&images, &registry, &format!("image:{part}")).await.unwrap_err();
+        assert!(chain(&error).contains("ABAB is not SHA-256"), "{}", chain(&error));
+    }
+    assert!(registry.requests("/blobs/").is_empty());
+}
+
+#[tokio::test]
+async fn a_layer_begins_anew_if_the_registry_refuses_to_continue_it() {
+    for status in [400, 416, 501] {
+        let (host, registry) = (Host::start().await, Registry::start());
+        let bytes = layer(&[("file", &"x".repeat(200_000))]);
+        let digest = registry.blob("image", &bytes)["digest"].as_str().unwrap().to_owned();
+        registry.image("image", "1", &[bytes]);
+        registry.fail(&digest, Fault::Cut);
+        registry.fail(&digest, Fault::Answer(status, "", ""));
+        pull(&images(&host, &[&registry]), &registry, "image:1").await.unwrap();
+        assert_eq!(registry.requests(&digest).len(), 3, "{status}");
+    }
 }

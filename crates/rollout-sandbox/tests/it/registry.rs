@@ -42,6 +42,7 @@ pub(crate) struct Request {
     /// The method and the path with its query.
     pub(crate) line: String,
     pub(crate) authorization: Option<String>,
+    pub(crate) accept: Option<String>,
     pub(crate) body: String,
 }
 
@@ -178,8 +179,12 @@ fn answer(client: TcpStream, state: &(Mutex<State>, Condvar), address: &str) -> 
     let authorization = header("authorization");
     let (status, mut headers, content, fault) = {
         let mut state = state.0.lock().unwrap();
-        let request =
-            Request { line: line.clone(), authorization: authorization.clone(), body: body.clone() };
+        let request = Request {
+            line: line.clone(),
+            authorization: authorization.clone(),
+            accept: header("accept"),
+            body: body.clone(),
+        };
         state.requests.push(request);
         let fault = state.faults.iter().position(|(request, _)| line.contains(request.as_str()));
         let fault = fault.map(|index| state.faults.remove(index).1);
