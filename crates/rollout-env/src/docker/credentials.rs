@@ -82,8 +82,8 @@ impl Credentials {
 
     /// The credentials for all registries, by the names that builders look for.
     pub(super) async fn all(&self) -> HashMap<String, DockerCredentials> {
-        let registries: BTreeSet<&str> =
-            self.auths.keys().chain(self.cred_helpers.keys()).map(String::as_str).collect();
+        let names = self.auths.keys().chain(self.cred_helpers.keys()).map(String::as_str);
+        let registries: BTreeSet<&str> = names.filter(|name| !is_token(name)).collect();
         let mut all = HashMap::new();
         for name in registries {
             let Some(found) = self.of_registry(name).await else { continue };
@@ -99,12 +99,10 @@ impl Credentials {
     }
 
     async fn of_registry(&self, name: &str) -> Option<DockerCredentials> {
-        // Keys are hosts or addresses, as the user or an older client wrote them.
-        let same = |key: &&String| host(key) == host(name);
-        if let Some(key) = self.cred_helpers.keys().find(same) {
+        if let Some(key) = key_of(self.cred_helpers.keys(), name) {
             return from_helper(&self.cred_helpers[key], key).await;
         }
-        let key = self.auths.keys().find(same);
+        let key = key_of(self.auths.keys(), name);
         if !self.creds_store.is_empty() {
             let asked = key.map_or(name, String::as_str);
             if let Some(found) = from_helper(&self.creds_store, asked).await {
@@ -208,6 +206,18 @@ fn registry(image: &str) -> &str {
     }
 }
 
+/// The key of a registry. Keys are hosts or addresses, as the user or an older client wrote them, so several may fit:
+/// the same text is preferred, then the shortest.
+fn key_of<'k>(keys: impl Iterator<Item = &'k String>, name: &str) -> Option<&'k String> {
+    let fitting = keys.filter(|key| host(key) == host(name) && !is_token(key));
+    fitting.min_by_key(|key| (key.as_str() != name, key.len(), key.as_str()))
+}
+
+/// Whether a key is of a token that `docker login` stores for itself beside the login, after a login by browser.
+fn is_token(key: &str) -> bool {
+    key.ends_with("/access-token") || key.ends_with("/refresh-token")
+}
+
 /// The host and port of a registry's address.
 fn host(address: &str) -> &str {
     let address = address.trim_start_matches("https://").trim_start_matches("http://");
@@ -266,6 +276,33 @@ mod tests {
             names,
             ["https://index.docker.io/v1/", "https://old.example/v1/", "old.example", "registry-1.docker.io"]
         );
+    }
+
+    #[tokio::test]
+    async fn the_tokens_of_a_login_by_browser_are_no_login() {
+        // A map of each process has another order, so one attempt could succeed by chance.
+        for _ in 0..20 {
+            let credentials = parse(serde_json::json!({"auths": {
+                "https://index.docker.io/v1/": {"username": "hub", "password": "p"},
+                "https://index.docker.io/v1/access-token": {"username": "hub", "password": "access"},
+                "https://index.docker.io/v1/refresh-token": {"username": "hub", "password": "refresh"},
+                "https://r.example/v2/": {"username": "long", "password": "p"},
+                "r.example": {"username": "short", "password": "p"},
+            }}));
+            for image in ["debian", "docker.io/library/debian"] {
+                let found = credentials.of_image(image).await.unwrap();
+                assert_eq!(found.password.as_deref(), Some("p"));
+                assert_eq!(found.serveraddress.as_deref(), Some(HUB));
+            }
+            assert_eq!(credentials.of_host("docker.io").await.unwrap().password.as_deref(), Some("p"));
+            let found = credentials.of_image("r.example/x").await.unwrap();
+            assert_eq!(found.username.as_deref(), Some("short"));
+            let all = credentials.all().await;
+            assert!(all.values().all(|one| one.password.as_deref() == Some("p")));
+            let mut names: Vec<&str> = all.keys().map(String::as_str).collect();
+            names.sort_unstable();
+            assert_eq!(names, [HUB, "https://r.example/v2/", "r.example", HUB_OF_BUILDKIT]);
+        }
     }
 
     #[tokio::test]
