@@ -387,6 +387,7 @@ mod tests {
             read(json!({"network": "bridge", "pids": 0})),
             read(json!({"images": {"a": "host", "b": "guest"}})),
             read(json!({"mirrors": {"docker.io": ["mirror.local/hub", "https://mirror.local"], "b": []}})),
+            read(json!({"mirrors": {"b": ["mirror.local:port"], "https://docker.io": ["mirror.local"]}})),
         ];
         insta::assert_snapshot!(errors.join("\n"), @"
         unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `insecure_registries`, `mirrors`, `pids`
@@ -395,6 +396,21 @@ mod tests {
           `provider_config.pids` must be at least 1, not 0
         `provider_config.images.b` cannot be `guest`; it can be `host`, `docker:NAME`, `docker-archive:FILE`, `oci:DIRECTORY[:NAME]` or `rootfs:FILE`
         `provider_config.mirrors.docker.io` cannot have `https://mirror.local`; write `host`, `host:port` or `host/path`
+        2 settings are invalid
+          `provider_config.mirrors.b` cannot have `mirror.local:port`; write `host`, `host:port` or `host/path`
+          `provider_config.mirrors` cannot have the registry `https://docker.io`; write `docker.io`, `host` or `host:port`
         ");
+    }
+
+    #[test]
+    fn mirrors_of_docker_hub_may_have_any_of_its_names() {
+        for name in ["docker.io", "index.docker.io", "registry-1.docker.io"] {
+            let config = EnvironmentConfig {
+                provider_config: json!({"mirrors": {name: ["mirror.local"]}}).as_object().unwrap().clone(),
+                ..EnvironmentConfig::default()
+            };
+            let mirrors = Settings::read(&config).unwrap().keys.mirrors.0;
+            assert_eq!(mirrors, [("docker.io".to_owned(), vec!["mirror.local".to_owned()])]);
+        }
     }
 }
