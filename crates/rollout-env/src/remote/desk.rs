@@ -1,7 +1,11 @@
 //! Creates and deletes sandboxes, with retries, on a thread that outlives the trials.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeSet, HashSet},
+    convert::Infallible,
     io,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -9,11 +13,11 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::backend::{Backend, CloudError, SandboxPlan};
+use super::backend::{Backend, CloudError, CloudSandbox, SandboxPlan};
 use crate::{
     environment::EnvironmentError,
     work_thread::{WorkHandle, WorkThread},
@@ -120,20 +124,22 @@ impl Desk {
             .map(|thread| Self { thread, open: OpenCalls(Arc::new(watch::Sender::default())) })
     }
 
-    /// Creates a sandbox. If the future is dropped, the sandbox is still created, and then deleted.
+    /// Creates a sandbox. If the future is dropped, an attempt that has begun is completed, and its sandbox is deleted.
     pub(super) async fn create(
         &self,
         plan: Arc<SandboxPlan>,
         until: Instant,
     ) -> Result<OwnedSandbox, EnvironmentError> {
         let (handle, open, call) = (self.thread.handle()?, self.open.clone(), self.open.begin());
+        // Tells the thread when this future is dropped.
+        let (_caller, gone) = oneshot::channel();
         // If the caller is gone, the sandbox is dropped before the call: its deletion begins before the creation ends.
         let (created, _call) = self
             .thread
             .ask(move |work| {
                 async move {
                     let created =
-                        work.create(&plan, until).await.map(|Created { id, began, is_ambiguous }| {
+                        work.create(&plan, until, gone).await.map(|Created { id, began, is_ambiguous }| {
                             let key = is_ambiguous.then(|| plan.key().to_owned());
                             OwnedSandbox { handle, open, id, began, key, armed: true }
                         });
@@ -244,12 +250,29 @@ struct Created {
 }
 
 impl CloudWork {
-    /// Creates a sandbox, and waits for a vendor that has no room or does not answer.
-    async fn create(&self, plan: &SandboxPlan, until: Instant) -> Result<Created, EnvironmentError> {
+    /// Creates a sandbox, and waits for a vendor that has no room or does not answer. Waits no longer when the sender of
+    /// `gone` is dropped.
+    async fn create(
+        &self,
+        plan: &SandboxPlan,
+        until: Instant,
+        mut gone: oneshot::Receiver<Infallible>,
+    ) -> Result<Created, EnvironmentError> {
         let mut wait = FIRST_WAIT;
+        let mut pause = Duration::ZERO;
         let mut is_ambiguous = false;
         let mut began = Instant::now();
         loop {
+            tokio::select! {
+                biased;
+                _ = &mut gone => {
+                    if is_ambiguous {
+                        self.delete_by_key(plan.key()).await;
+                    }
+                    return Err(EnvironmentError::Start("its trial was cancelled".to_owned()));
+                }
+                () = self.may_ask(pause) => {}
+            }
             if !is_ambiguous {
                 began = Instant::now();
             }
@@ -258,7 +281,7 @@ impl CloudWork {
                 Err(error) => error,
             };
             is_ambiguous |= matches!(error, CloudError::Unanswered(_));
-            let pause = match &error {
+            pause = match &error {
                 CloudError::Busy { retry_after: Some(hint), .. } => (*hint).min(LONGEST_HINT),
                 _ => wait,
             };
@@ -273,8 +296,7 @@ impl CloudWork {
                 // The vendor asks all of this process to wait.
                 let mut not_before = self.not_before.lock().await;
                 *not_before = (*not_before).max(Instant::now() + pause);
-            } else {
-                sleep(pause).await;
+                pause = Duration::ZERO;
             }
             wait = (wait * 2).min(LAST_WAIT);
         }
@@ -282,17 +304,18 @@ impl CloudWork {
 
     /// One attempt. If an earlier one had no answer, its sandbox is searched first.
     async fn attempt(&self, plan: &SandboxPlan, is_ambiguous: bool) -> Result<String, CloudError> {
-        let not_before = *self.not_before.lock().await;
-        sleep_until(not_before).await;
         if is_ambiguous && let Some(id) = call(self.backend.find(plan.key())).await? {
             return Ok(id);
         }
-        self.await_turn().await;
         call(self.backend.create(plan)).await
     }
 
-    /// Waits until the vendor's limit on requests allows another creation.
-    async fn await_turn(&self) {
+    /// Waits until another attempt may begin: after its own pause, the pause that the vendor asked for, and by the
+    /// vendor's limit on requests.
+    async fn may_ask(&self, pause: Duration) {
+        sleep(pause).await;
+        let not_before = *self.not_before.lock().await;
+        sleep_until(not_before).await;
         let mut next = self.next.lock().await;
         let turn = (*next).max(Instant::now());
         *next = turn + self.backend.creation_interval();
@@ -354,31 +377,33 @@ impl CloudWork {
         let deleted = std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner));
         if !deleted.is_empty() {
             let mut wait = FIRST_WAIT;
+            // What the last check has found, with the failure of its deletion.
+            let mut still: Vec<(String, Option<String>)> = Vec::new();
             for check in 1..=CHECKS {
                 // A vendor may confirm a deletion and lose it, or list a sandbox for a moment longer.
-                let still = match patiently(DELETE_PATIENCE, || self.backend.list()).await {
+                let listed = match patiently(DELETE_PATIENCE, || self.backend.list()).await {
                     Ok(listed) => listed.into_iter().filter(|sandbox| deleted.contains(&sandbox.id)),
                     Err(error) => {
                         tracing::warn!(%error, "cannot check that all sandboxes were deleted");
+                        // The vendor has confirmed the deletion of the others.
+                        still.retain(|(_, failure)| failure.is_some());
                         break;
                     }
                 };
-                let still: Vec<String> = still.map(|sandbox| sandbox.id).collect();
-                if still.is_empty() {
-                    break;
+                still.clear();
+                for CloudSandbox { id, .. } in listed {
+                    let failure = self.delete_one(&id).await.err().map(|error| error.to_string());
+                    still.push((id, failure));
                 }
-                for id in still {
-                    let again = self.delete_one(&id).await;
-                    let reason = match again {
-                        Ok(()) if check < CHECKS => continue,
-                        Ok(()) => "the vendor confirmed the deletion, but still lists the sandbox".to_owned(),
-                        Err(error) => error.to_string(),
-                    };
-                    self.left.lock().unwrap_or_else(PoisonError::into_inner).push((id, reason));
+                if still.is_empty() || check == CHECKS {
+                    break;
                 }
                 sleep(wait).await;
                 wait *= 2;
             }
+            let listed = || "the vendor confirmed the deletion, but still lists the sandbox".to_owned();
+            let still = still.into_iter().map(|(id, failure)| (id, failure.unwrap_or_else(listed)));
+            self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(still);
         }
     }
 
