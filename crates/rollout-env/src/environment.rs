@@ -399,8 +399,8 @@ pub trait Environment: Send + Sync {
     fn cost(&self) -> f64;
 
     /// The command that removes it if it is left behind.
-    fn clean_command(&self) -> &'static str {
-        "rollout clean"
+    fn clean_command(&self) -> String {
+        "rollout clean".to_owned()
     }
 
     /// Stops it and removes everything it used.

@@ -18,9 +18,6 @@ pub(crate) trait GuestPlace: Send + Sync + Sized + 'static {
     /// What it is called in messages: `pod`, `sandbox`.
     const KIND: &'static str;
 
-    /// The command that removes it if it is left behind.
-    const CLEAN_COMMAND: &'static str = "rollout clean";
-
     fn id(&self) -> &str;
 
     fn facts(&self) -> Facts;
@@ -30,6 +27,9 @@ pub(crate) trait GuestPlace: Send + Sync + Sized + 'static {
     fn startup(&self) -> ImageStartup;
 
     fn cost(&self) -> f64;
+
+    /// The command that removes it if it is left behind.
+    fn clean_command(&self) -> String;
 
     /// Variables of the image that the guest does not have itself.
     fn variables(&self) -> &[(String, String)];
@@ -187,8 +187,8 @@ impl<P: GuestPlace> Environment for GuestEnvironment<P> {
         self.place.cost()
     }
 
-    fn clean_command(&self) -> &'static str {
-        P::CLEAN_COMMAND
+    fn clean_command(&self) -> String {
+        self.place.clean_command()
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {

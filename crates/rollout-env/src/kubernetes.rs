@@ -65,6 +65,8 @@ pub struct Cluster {
     version: String,
     /// The name of this run.
     run: String,
+    /// The command that deletes what is left in this namespace.
+    clean_command: String,
     /// `None` if the cluster is only inspected.
     clerk: Option<Clerk>,
 }
@@ -86,17 +88,19 @@ impl Cluster {
         let (client, version) = access::connect(&config).await?;
         let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let run = names::random();
+        let clean_command = names::clean_command(settings.context.as_deref(), settings.namespace.as_deref());
         let address = config.cluster_url.to_string();
         let clerk = match works {
             true => {
-                let started = Clerk::start(config, namespace.clone(), run.clone(), settings.grace);
+                let names = (namespace.clone(), run.clone(), clean_command.clone());
+                let started = Clerk::start(config, names, settings.grace);
                 Some(started.map_err(|error| {
                     ClusterError::Config(format!("cannot start a thread for the cluster: {error}"))
                 })?)
             }
             false => None,
         };
-        Ok(Self { client, namespace, address, version, run, clerk })
+        Ok(Self { client, namespace, address, version, run, clean_command, clerk })
     }
 
     /// The version of its API server.

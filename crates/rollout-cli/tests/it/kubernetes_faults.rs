@@ -194,12 +194,17 @@ fn a_pod_that_is_evicted_by_a_request_is_tried_again() {
 }
 
 #[test]
-fn a_pod_whose_lifetime_is_over_is_tried_again() {
+fn a_trial_that_outlives_its_pod_is_not_tried_again() {
     let cluster = TestCluster::shared();
     let namespace = cluster.namespace();
-    let short = |job: TestJob| job.set("environment/provider_config/lifetime_sec", json!(30));
-    let error = second_try_succeeds(&cluster, &namespace, short, || ());
-    expect_error(&error, "internal_error", "lifetime");
+    let job = job(&cluster, &namespace)
+        .task(task())
+        .script("sleep 300")
+        .set("environment/provider_config/lifetime_sec", json!(30));
+    let result = job.run().expect(1).trial("agent/set/task__1");
+    expect_error(&result["error"], "internal_error", "raise provider_config.lifetime_sec");
+    assert_eq!(result["tries"], 1, "{result:#}");
+    until("all pods are deleted", || namespace.pods().is_empty());
 }
 
 #[test]

@@ -45,21 +45,28 @@ struct Desk {
     pods: Api<Pod>,
     owner: RunOwner,
     watcher: Watcher,
+    clean_command: String,
 }
 
 /// The thread that creates and deletes pods.
 pub(super) struct Clerk(WorkThread<Desk>);
 
 impl Clerk {
-    /// Starts the thread, for a run in a namespace whose trials may continue without a connection for `grace`.
-    pub(super) fn start(config: Config, namespace: String, run: String, grace: Duration) -> io::Result<Self> {
+    /// Starts the thread, for a namespace, a run in it whose trials may continue without a connection for `grace`, and
+    /// the command that deletes what is left.
+    pub(super) fn start(
+        config: Config,
+        (namespace, run, clean_command): (String, String, String),
+        grace: Duration,
+    ) -> io::Result<Self> {
         let desk = move || {
             let client = Client::try_from(config).map_err(io::Error::other)?;
-            let owner = RunOwner::new(&client, &namespace, &run, grace);
+            let owner = RunOwner::new(&client, &namespace, &run, &clean_command, grace);
             Ok(Desk {
                 pods: Api::namespaced(client.clone(), &namespace),
                 watcher: Watcher::new(&client, &namespace, &run, owner.suspicion()),
                 owner,
+                clean_command,
             })
         };
         let end = |desk: Arc<Desk>| async move { desk.owner.end().await }.boxed();
@@ -131,8 +138,8 @@ impl Drop for OwnedPod {
         self.handle.send(move |desk| {
             async move {
                 if let Err(error) = desk.delete(&name).await {
-                    let error = words(&error);
-                    tracing::warn!(pod = name, error, "a pod was not deleted; `rollout clean` deletes it");
+                    let (error, clean) = (words(&error), &desk.clean_command);
+                    tracing::warn!(pod = name, error, "a pod was not deleted; `{clean}` deletes it");
                 }
             }
             .boxed()

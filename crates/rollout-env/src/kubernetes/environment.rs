@@ -80,7 +80,7 @@ impl RunningPod {
         until: Instant,
         waits: Option<&dyn StartReport>,
     ) -> Result<GuestEnvironment<Self>, EnvironmentError> {
-        let mut since = None;
+        let mut bill = PodBill { prices: new.prices, requests: new.requests, since: None, report: waits };
         let mut reason = String::new();
         loop {
             let (state, is_scheduled) = {
@@ -88,7 +88,7 @@ impl RunningPod {
                 (view.start(), view.is_scheduled())
             };
             if is_scheduled {
-                since.get_or_insert_with(Instant::now);
+                bill.since.get_or_insert_with(Instant::now);
             }
             match state {
                 Start::Runs => break,
@@ -110,7 +110,7 @@ impl RunningPod {
                 return Err(with_events(&cluster, &new.name, timed_out(&reason)).await);
             }
         }
-        let since = since.unwrap_or_else(Instant::now);
+        let since = *bill.since.get_or_insert_with(Instant::now);
         let dial = PodDial { pods: cluster.pods(), name: new.name.clone(), view: view.clone() };
         let lost =
             |error: std::io::Error| EnvironmentError::Start(format!("cannot start a session: {error}"));
@@ -126,6 +126,7 @@ impl RunningPod {
                 return Err(with_events(&cluster, &new.name, error).await);
             }
         };
+        bill.report = None;
         let place = Self { pod: Some(pod), cluster, new, view: Some(view), since };
         Ok(GuestEnvironment::new(place, guest, session))
     }
@@ -159,6 +160,23 @@ impl RunningPod {
             grace: Duration::ZERO,
         };
         Ok(GuestEnvironment::reopened(Self { pod: None, cluster, new, view: None, since: Instant::now() }))
+    }
+}
+
+/// Reports the cost of a pod that has a node and does not start, also if its trial is cancelled.
+struct PodBill<'a> {
+    prices: Prices,
+    requests: Requests,
+    /// When a node got the pod; `None` if none has it.
+    since: Option<Instant>,
+    report: Option<&'a dyn StartReport>,
+}
+
+impl Drop for PodBill<'_> {
+    fn drop(&mut self) {
+        if let (Some(report), Some(since)) = (self.report, self.since) {
+            report.failed_start_cost(self.prices.of(self.requests, since.elapsed()));
+        }
     }
 }
 
@@ -252,6 +270,7 @@ async fn with_events(cluster: &Cluster, pod: &str, error: EnvironmentError) -> E
         EnvironmentError::Resources(text) => EnvironmentError::Resources(add(text)),
         EnvironmentError::Lost(text) => EnvironmentError::Lost(add(text)),
         EnvironmentError::Ended(text) => EnvironmentError::Ended(add(text)),
+        EnvironmentError::TimeOver(text) => EnvironmentError::TimeOver(add(text)),
         other => other,
     }
 }
@@ -278,6 +297,10 @@ impl GuestPlace for RunningPod {
 
     fn cost(&self) -> f64 {
         self.new.prices.of(self.new.requests, self.since.elapsed())
+    }
+
+    fn clean_command(&self) -> String {
+        self.cluster.clean_command.clone()
     }
 
     /// The guest is started by the cluster, with the variables of the image.
@@ -364,9 +387,48 @@ async fn expire(
             tracing::warn!(
                 pod,
                 error,
-                "cannot create the Job that deletes a preserved pod, so it stays until `rollout clean --preserved`"
+                "cannot create the Job that deletes a preserved pod, so it stays until `{} --preserved`",
+                cluster.clean_command
             );
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Costs(Mutex<Vec<f64>>);
+
+    impl StartReport for Costs {
+        fn waits_for(&self, _what: &str) {}
+
+        fn failed_start_cost(&self, dollars: f64) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(dollars);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_does_not_start_is_paid_for_from_when_a_node_has_it() {
+        let costs = Costs::default();
+        let bill = |since| PodBill {
+            prices: Prices { cpu_hour: 2.0, gib_hour: 0.5 },
+            requests: Requests { cpu_millis: 1500, memory: 2 << 30 },
+            since,
+            report: Some(&costs),
+        };
+        let since = Instant::now();
+        tokio::time::advance(Duration::from_secs(1800)).await;
+        drop(bill(None));
+        let mut started = bill(Some(since));
+        started.report = None;
+        drop(started);
+        assert_eq!(*costs.0.lock().unwrap(), [] as [f64; 0]);
+        drop(bill(Some(since)));
+        assert_eq!(*costs.0.lock().unwrap(), [2.0]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
+use rollout_core::text::shell_quoted;
+
 /// Marks everything that Rollout creates.
 pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "rollout");
 /// The label with the run that created an object.
@@ -43,9 +45,26 @@ pub(super) fn is_pod(name: &str) -> bool {
     !name.is_empty() && name.len() <= 63 && name.bytes().all(allowed) && !name.starts_with('-')
 }
 
+/// The command that deletes what a job with these settings leaves.
+pub(super) fn clean_command(context: Option<&str>, namespace: Option<&str>) -> String {
+    let options = [("--context", context), ("--namespace", namespace)];
+    let options = options.into_iter().filter_map(|(option, value)| Some((option, value?)));
+    options.fold("rollout clean".to_owned(), |command, (option, value)| {
+        format!("{command} {option} {}", shell_quoted(value))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_that_cleans_up_names_the_place_of_the_job() {
+        assert_eq!(clean_command(None, None), "rollout clean");
+        assert_eq!(clean_command(None, Some("ci")), "rollout clean --namespace ci");
+        let both = clean_command(Some("my cluster"), Some("ci"));
+        assert_eq!(both, "rollout clean --context 'my cluster' --namespace ci");
+    }
 
     #[test]
     fn names_are_readable_unique_and_within_the_rules() {

@@ -58,6 +58,8 @@ pub(super) struct RunOwner {
     leases: Api<Lease>,
     jobs: Api<Job>,
     run: String,
+    /// The command that deletes what is left.
+    clean_command: String,
     /// How long the run may be silent.
     silence: Duration,
     /// Set when a pod of the run was deleted by others, who may also have deleted its owner.
@@ -74,11 +76,18 @@ struct Made {
 }
 
 impl RunOwner {
-    pub(super) fn new(client: &Client, namespace: &str, run: &str, grace: Duration) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        namespace: &str,
+        run: &str,
+        clean_command: &str,
+        grace: Duration,
+    ) -> Self {
         Self {
             leases: Api::namespaced(client.clone(), namespace),
             jobs: Api::namespaced(client.clone(), namespace),
             run: run.to_owned(),
+            clean_command: clean_command.to_owned(),
             silence: SILENCE + grace,
             suspicion: Arc::default(),
             made: Mutex::default(),
@@ -139,9 +148,8 @@ impl RunOwner {
         let job = match create(&self.jobs, &name, &job, "job").await {
             Ok(job) => Some(expiry::owner("batch/v1", "Job", &job.metadata)),
             Err(EnvironmentError::Refused(why)) => {
-                tracing::warn!(
-                    "{why}; if this run is killed, its pods stay until the next run or `rollout clean`"
-                );
+                let clean = &self.clean_command;
+                tracing::warn!("{why}; if this run is killed, its pods stay until the next run or `{clean}`");
                 None
             }
             Err(error) => return Err(error),
@@ -183,8 +191,8 @@ impl RunOwner {
         renewal.abort();
         let name = &objects.name;
         if let Err(error) = remove(&objects.leases, name).await {
-            let error = words(&error);
-            tracing::warn!(lease = name, error, "a lease was not deleted; `rollout clean` deletes it");
+            let (error, clean) = (words(&error), &self.clean_command);
+            tracing::warn!(lease = name, error, "a lease was not deleted; `{clean}` deletes it");
         }
         if objects.has_job.load(Ordering::Relaxed)
             && let Err(error) = remove(&objects.jobs, name).await

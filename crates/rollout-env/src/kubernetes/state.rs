@@ -183,7 +183,7 @@ fn ended(pod: &Pod) -> Option<EnvironmentError> {
         }
         "NodeLost" => return Some(lost(format!("the node of the pod was lost: {message}"))),
         "DeadlineExceeded" => {
-            return Some(lost(
+            return Some(EnvironmentError::TimeOver(
                 "the pod exceeded its lifetime: raise provider_config.lifetime_sec".to_owned(),
             ));
         }
@@ -333,7 +333,6 @@ mod tests {
                 ),
             ),
             (false, "the node is gone", view(json!({"phase": "Failed", "reason": "NodeLost"}))),
-            (false, "its lifetime", view(json!({"phase": "Failed", "reason": "DeadlineExceeded"}))),
             (
                 false,
                 "the grace period",
@@ -353,6 +352,20 @@ mod tests {
             assert_eq!(matches!(end, EnvironmentError::Ended(_)), inside, "{what}: {end}");
         }
         assert!(main_is(json!({"running": {}})).end().is_none());
+    }
+
+    #[test]
+    fn a_pod_whose_lifetime_is_over_would_need_as_much_time_again() {
+        let view = view(json!({"phase": "Failed", "reason": "DeadlineExceeded"}));
+        assert!(matches!(view.start(), Start::Failed(EnvironmentError::TimeOver(_))));
+        let PodView::Seen(last) = view else { unreachable!() };
+        for view in [PodView::Seen(last.clone()), PodView::Removed(Some(last))] {
+            let end = view.end().unwrap();
+            assert!(
+                matches!(&end, EnvironmentError::TimeOver(text) if text.contains("provider_config.lifetime_sec")),
+                "{end}"
+            );
+        }
     }
 
     #[test]

@@ -288,7 +288,6 @@ async fn why_ended(cloud: &Cloud, id: &str, life: &Life) -> Option<EnvironmentEr
 #[async_trait]
 impl GuestPlace for RemoteSandbox {
     const KIND: &'static str = "sandbox";
-    const CLEAN_COMMAND: &'static str = CLEAN_COMMAND;
 
     fn id(&self) -> &str {
         &self.id
@@ -308,6 +307,10 @@ impl GuestPlace for RemoteSandbox {
 
     fn cost(&self) -> f64 {
         self.price * self.since.elapsed().as_secs_f64()
+    }
+
+    fn clean_command(&self) -> String {
+        CLEAN_COMMAND.to_owned()
     }
 
     fn variables(&self) -> &[(String, String)] {
