@@ -15,6 +15,10 @@ use crate::report::{
 /// How many sizes of environments are listed.
 const SIZES: usize = 5;
 
+/// What the highest cost of environments leaves out.
+const NOT_INCLUDED: &str =
+    "models, retries, separate tests of another size, and the start of environments are not included";
+
 /// How many trials are listed.
 const LISTED: u64 = 10;
 
@@ -119,7 +123,7 @@ fn cost(plan: &Plan, provider: &dyn Provider) -> Vec<(&'static str, String)> {
         true => format!("at most {} if every trial uses all of its time", dollars(sum)),
         false => "not limited, because tasks have no timeouts".to_owned(),
     };
-    lines.push(("cost", format!("{cost}; models, retries, and the start of environments are not included")));
+    lines.push(("cost", format!("{cost}; {NOT_INCLUDED}")));
     lines
 }
 

@@ -171,13 +171,14 @@ fn check_trials(plan: &Plan, trials: &AddedTrials, provider: Option<&dyn Provide
 fn environment_problems(task: &Task, config: &JobConfig, provider: &dyn Provider) -> Vec<String> {
     let size = provider.offer(task.limits(&config.environment)).err();
     let needed = Timeouts::of_trial(config, task);
-    let time = provider.time_limit(needed).map(|(limit, reason)| {
-        let needed = match needed {
-            Some(needed) => format!("a trial may take {}", span(needed.as_secs_f64())),
-            None => "a trial has no time limit".to_owned(),
-        };
-        let limit = span(limit.as_secs_f64());
-        format!("{needed}, but its environment ends after {limit}, and then the trial fails: {reason}")
+    // A task without a limit says nothing about how long its trials take.
+    let time = needed.and_then(|needed| {
+        let (limit, reason) = provider.time_limit(Some(needed))?;
+        let [needed, limit] = [needed, limit].map(|time| span(time.as_secs_f64()));
+        Some(format!(
+            "a trial may take {needed}, but its environment ends after {limit}, and a trial that takes longer fails: \
+             {reason}"
+        ))
     });
     size.into_iter().chain(time).collect()
 }

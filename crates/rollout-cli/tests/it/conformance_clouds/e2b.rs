@@ -133,14 +133,16 @@ fn a_dry_run_shows_the_size_and_the_price_of_each_trial() {
     for line in [
         "1 task: 2 CPUs, 1 GiB of memory; $4.00 an hour, at most $4.00 a trial",
         "1 task: the size is not available, so the cost is not included",
-        "at most $12.00 if every trial uses all of its time; models, retries, and the start of environments are not \
-         included",
+        "at most $12.00 if every trial uses all of its time; models, retries, separate tests of another size, and \
+         the start of environments are not included",
     ] {
         assert!(out.contains(line), "{line:?} is not in:\n{out}");
     }
     assert!(warnings.contains("task set/large: the task needs 64 CPUs"), "{warnings}");
     assert!(
-        warnings.contains("a trial may take 1h 00m, but its environment ends after 30m 00s"),
+        warnings.contains(
+            "a trial may take 1h 00m, but its environment ends after 30m 00s, and a trial that takes longer fails"
+        ),
         "{warnings}"
     );
 }
