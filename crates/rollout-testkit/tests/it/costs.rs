@@ -5,7 +5,8 @@ use std::{fs, path::Path, sync::Arc};
 use rollout::{
     config::load_job,
     environment::Provider,
-    job::{Cancel, Job, Plan, Selection},
+    job::{Cancel, Job, Plan, Resumable, Selection},
+    record::journal::RegradeRecord,
     result::JobResult,
     task::{Resolved, Sources},
 };
@@ -22,11 +23,19 @@ async fn run(root: &Path, config: &str, settings: &str, provider: Arc<dyn Provid
         root.join("jobs").display()
     );
     fs::write(root.join("job.yaml"), job).unwrap();
+    run_plan(plan(root).await, provider).await
+}
+
+/// Plans the job in job.yaml.
+async fn plan(root: &Path) -> Plan {
     let vars = |_: &str| None;
     let loaded = load_job(&root.join("job.yaml"), &[], &vars).unwrap();
     let sources = Sources::new(root.join("cache"));
     let datasets = sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.unwrap();
-    let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).unwrap();
+    Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).unwrap()
+}
+
+async fn run_plan(plan: Plan, provider: Arc<dyn Provider>) -> (JobResult, Value) {
     let job = Job::create(plan, provider).await.unwrap();
     let trial = job.directory().join("oracle/set/task__1/result.json");
     let result = job.run(mpsc::unbounded_channel().0, Cancel::default()).await.unwrap();
@@ -48,4 +57,22 @@ async fn the_separate_environment_of_the_tests_counts() {
     let config = "[verifier]\nenvironment_mode = \"separate\"\n";
     let (_, trial) = run(root.path(), config, "", Arc::new(PricedProvider::default())).await;
     assert_eq!((&trial["reward"], &trial["environment_cost"]), (&1.0.into(), &2.0.into()), "{trial:#}");
+}
+
+#[tokio::test]
+async fn the_environments_of_a_regrade_are_added_to_the_cost_of_the_trial() {
+    let root = tempfile::tempdir().unwrap();
+    let config = "[verifier]\nenvironment_mode = \"separate\"\n";
+    let provider: Arc<dyn Provider> = Arc::new(PricedProvider::default());
+    run(root.path(), config, "", Arc::clone(&provider)).await;
+    let finished = Resumable::open(&root.path().join("jobs/job")).unwrap();
+    let record =
+        RegradeRecord { job: finished.directory().to_owned(), tests: None, ignores_processes: false };
+    let file = fs::read_to_string(root.path().join("job.yaml")).unwrap();
+    fs::write(root.path().join("job.yaml"), file.replace("name: job\n", "name: regrade\n")).unwrap();
+    let plan = plan(root.path()).await.regrading(record, finished.header()).unwrap();
+    let (job, trial) = run_plan(plan, provider).await;
+    assert_eq!((&trial["regraded"]["on"], &trial["reward"]), (&"artifacts".into(), &1.0.into()), "{trial:#}");
+    assert_eq!((&trial["environment_cost"], &trial["cost"]), (&3.0.into(), &3.0.into()), "{trial:#}");
+    assert_eq!(job.totals.environment_cost, 3.0);
 }

@@ -455,13 +455,18 @@ impl Dispatcher {
                 return;
             }
             (Ok(End::Trial(TrialEnd::Unauthorized(error))), Some(index)) => {
+                self.spending.abandoned(index);
                 self.unauthorized(index, error);
                 return;
             }
             (Ok(End::Rollout(RolloutEnd { fate, cost, finished })), index) => {
                 // The result comes with those of its group, and the next trial starts before.
-                if let Some(index) = index {
-                    self.spending.ended(index, cost);
+                match (&fate, index) {
+                    (Fate::Cancelled | Fate::Unauthorized(_), Some(index)) => {
+                        self.spending.abandoned_at(index, cost);
+                    }
+                    (_, Some(index)) => self.spending.ended(index, cost),
+                    (_, None) => {}
                 }
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => {
@@ -488,6 +493,8 @@ impl Dispatcher {
             }
             (Err(error), Some(index)) => {
                 tracing::error!(trial = %self.plan.trial(index), %error, "trial panicked");
+                // Its result has no cost.
+                self.spending.abandoned(index);
                 vec![Finished::new(index, crashed(&self.plan, index))]
             }
             (_, None) => return,

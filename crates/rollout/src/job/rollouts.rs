@@ -86,7 +86,7 @@ impl Finished {
 pub(super) struct RolloutEnd {
     /// How the rollout itself ended.
     pub(super) fate: Fate,
-    /// What the rollout itself cost in US dollars, as far as that is known.
+    /// What the rollout itself cost in US dollars with its failed tries, as far as that is known.
     pub(super) cost: f64,
     /// The trials that have ended now: all of a group, or none.
     pub(super) finished: Vec<Finished>,
@@ -194,9 +194,13 @@ impl Group {
             () = cancel.cancelled() => Err(Halt::Cancelled),
             permit = Share::acquire_from(share.as_ref()) => Ok(permit),
         };
+        let mut failed_tries = 0.0;
         let generated = match &permit {
             // A panic must not prevent the scoring of the other members.
-            Ok(_) => AssertUnwindSafe(self.generate(index, &progress, &cancel)).catch_unwind().await,
+            Ok(_) => {
+                let generated = self.generate(index, &progress, &cancel, &mut failed_tries);
+                AssertUnwindSafe(generated).catch_unwind().await
+            }
             Err(halt) => Ok(Err(halt.clone().into())),
         };
         let mut finished = Vec::new();
@@ -213,7 +217,8 @@ impl Group {
                 (None, Fate::Done)
             }
         };
-        let cost = member.as_ref().and_then(|member| member.state.usage.cost).unwrap_or_default();
+        let last_try = member.as_ref().and_then(|member| member.state.usage.cost).unwrap_or_default();
+        let cost = failed_tries + last_try;
         if let Some(members) = self.leave(member) {
             let stopped = async {
                 cancel.cancelled().await;
@@ -283,12 +288,14 @@ impl Group {
         Some(over)
     }
 
-    /// Runs the tries of a rollout. Returns the last state and the number of tries.
+    /// Runs the tries of a rollout. Returns the last state and the number of tries. What the others cost is added to
+    /// `failed_tries`, also if the rollout is cancelled.
     async fn generate(
         &self,
         index: TrialIndex,
         progress: &(impl Fn(Progress) + Send + Sync),
         cancel: &CancellationToken,
+        failed_tries: &mut f64,
     ) -> Result<(State, u32), Interrupted> {
         let input = self.plan.input(index).await.map_err(Interrupted::Unreadable)?;
         let mut tries = 1;
@@ -311,6 +318,7 @@ impl Group {
                 Some((trial_error(&error.into()), jittered(delay)))
             });
             let Some((error, delay)) = delay else { return Ok((state, tries)) };
+            *failed_tries += state.usage.cost.unwrap_or_default();
             progress(Progress::Retry { failed_try: tries, error, delay });
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}

@@ -19,17 +19,17 @@ pub(super) struct Spending {
 /// The costs so far of a trial that runs.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunningCost {
-    /// The models of the current try.
+    /// The models of the current try, or of its current step.
     model: f64,
-    /// The models of tries that failed.
-    failed_tries: f64,
+    /// The models of tries that failed, and of steps that ended.
+    earlier: f64,
     /// The environments that have ended.
     environments: f64,
 }
 
 impl RunningCost {
     fn sum(self) -> f64 {
-        self.model + self.failed_tries + self.environments
+        self.model + self.earlier + self.environments
     }
 }
 
@@ -46,7 +46,7 @@ impl Spending {
         }
     }
 
-    /// Updates what the models of a running trial cost in its current try.
+    /// Updates what the models of a running trial cost in its current try or step.
     pub(super) fn used(&mut self, index: TrialIndex, cost: f64) {
         if let Some(known) = self.running.get_mut(&index) {
             known.model = known.model.max(cost);
@@ -60,10 +60,10 @@ impl Spending {
         }
     }
 
-    /// A try of a running trial failed, and another follows.
+    /// A try of a running trial failed and another follows, or a step ended: what its models cost from now on is added.
     pub(super) fn tried(&mut self, index: TrialIndex) {
         if let Some(known) = self.running.get_mut(&index) {
-            known.failed_tries += std::mem::take(&mut known.model);
+            known.earlier += std::mem::take(&mut known.model);
         }
     }
 
@@ -77,7 +77,14 @@ impl Spending {
 
     /// Adds what is known of a trial that ended without a result.
     pub(super) fn abandoned(&mut self, index: TrialIndex) {
-        self.spent += self.running.remove(&index).unwrap_or_default().sum();
+        self.abandoned_at(index, 0.0);
+    }
+
+    /// The same for a trial that has cost at least this much.
+    pub(super) fn abandoned_at(&mut self, index: TrialIndex, cost: f64) {
+        if let Some(known) = self.running.remove(&index) {
+            self.spent += known.sum().max(cost);
+        }
     }
 
     /// Whether another trial fits into the budget, if it and those that run cost as much as the others on average.
@@ -169,5 +176,31 @@ mod tests {
         spending.rented(TrialIndex(0), 0.75);
         spending.abandoned(TrialIndex(0));
         assert_eq!(spending.of_budget(), Some((10.0, 2.25)));
+    }
+
+    #[test]
+    fn steps_of_a_trial_without_a_result_are_added() {
+        let mut spending = spending(10.0, &[]);
+        spending.started(TrialIndex(0));
+        for cost in [2.0, 3.0] {
+            spending.used(TrialIndex(0), cost);
+            spending.tried(TrialIndex(0));
+        }
+        spending.used(TrialIndex(0), 1.0);
+        spending.abandoned(TrialIndex(0));
+        assert_eq!(spending.of_budget(), Some((10.0, 6.0)));
+    }
+
+    #[test]
+    fn a_trial_without_a_result_costs_what_it_reported_or_more_and_counts_once() {
+        for (known, cost, spent) in [(2.0, 0.0, 2.0), (2.0, 3.0, 3.0), (0.0, 1.0, 1.0)] {
+            let mut spending = spending(10.0, &[]);
+            spending.started(TrialIndex(0));
+            spending.used(TrialIndex(0), known);
+            spending.abandoned_at(TrialIndex(0), cost);
+            spending.ended(TrialIndex(0), 7.0);
+            spending.abandoned_at(TrialIndex(0), 7.0);
+            assert_eq!(spending.of_budget(), Some((10.0, spent)));
+        }
     }
 }

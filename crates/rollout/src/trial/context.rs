@@ -138,8 +138,10 @@ pub enum Progress {
     Phase(Phase),
     /// What its environment waits for before it can start.
     Waiting(String),
-    /// What its agent used of a model so far in this try.
+    /// What its agent used of a model so far in this try, or in this step of it.
     Model(ModelProgress),
+    /// A step ended. What the agent uses from now on is added.
+    StepEnded,
     /// What its environments that have ended cost together, in US dollars.
     EnvironmentCost(f64),
     /// A try failed because of the infrastructure; the next one follows after the delay.

@@ -168,6 +168,9 @@ fn finished(
     result.timestamps.verifier_ended_at = now.timestamps.verifier_ended_at;
     result.timestamps.ended_at = now.timestamps.ended_at;
     result.tampering = now.tampering;
+    // The environments in which the tests ran now.
+    result.environment_cost += now.environment_cost;
+    result.cost += now.environment_cost;
     for note in now.notes {
         if !result.notes.contains(&note) {
             result.notes.push(note);

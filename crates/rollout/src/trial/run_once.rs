@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     clock::{Clock, PhaseSpan},
-    context::{Trial, TrialContext},
+    context::{Progress, Trial, TrialContext},
     converse::save_trajectory,
     execute::execute,
     failure::Failure,
@@ -185,6 +185,7 @@ async fn attempt_steps(
         }
         rewards.push(own.reward.take());
         record.add_step(step, own, rewards.last().and_then(Option::as_ref));
+        (context.trial.progress)(Progress::StepEnded);
         if let (Some(shortfall), false) = (shortfall, is_last) {
             record
                 .notes

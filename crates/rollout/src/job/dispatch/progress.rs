@@ -12,11 +12,11 @@ impl Dispatcher {
         match progress {
             Progress::Model(ModelProgress { cost: Some(cost), .. }) => self.spending.used(index, cost),
             Progress::EnvironmentCost(cost) => self.spending.rented(index, cost),
-            Progress::Retry { .. } => self.spending.tried(index),
+            Progress::Retry { .. } | Progress::StepEnded => self.spending.tried(index),
             Progress::Model(_) | Progress::Phase(_) | Progress::Waiting(_) => {}
         }
         let event = match progress {
-            Progress::EnvironmentCost(_) => return,
+            Progress::EnvironmentCost(_) | Progress::StepEnded => return,
             Progress::Phase(phase) => Event::PhaseStarted { index, phase },
             Progress::Waiting(what) => {
                 let what = self.plan.redactor().text(&what).into_owned();
