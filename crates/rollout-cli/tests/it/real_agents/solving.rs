@@ -152,6 +152,15 @@ macro_rules! agents {
     };
 }
 
+#[test]
+fn mini_swe_agent_imports_no_modules_of_a_task() {
+    let server = model();
+    let modules = "RUN mkdir requests && echo 'raise SystemExit(9)' | tee requests/__init__.py > yaml.py\n";
+    let task = HELLO.task("test").dockerfile(&format!("FROM test\n{}{modules}", HELLO.image));
+    let ran = native("mini-swe-agent", &served_by(&server, "chat")).task(task).run().expect(0);
+    assert_eq!(ran.trial("mini-swe-agent/set/hello__1")["reward"], 1.0);
+}
+
 // The last column is the image of the container.
 agents! {
     claude_code_solves_two_tasks: "claude-code", "messages", 2, "test";
