@@ -86,7 +86,7 @@ impl Calls {
         }
     }
 
-    /// Reads the last calls of a record, in about so many bytes, and at least one of them. Blocks.
+    /// Reads the last calls of a record, in about so many bytes, and at least one of those that ask a model. Blocks.
     pub(crate) fn read_end(mut file: File, bytes: u64) -> io::Result<Self> {
         let length = file.metadata()?.len();
         let mut start = length.saturating_sub(bytes);
@@ -98,7 +98,8 @@ impl Calls {
                 reader.skip_until(b'\n')?;
             }
             let calls = Self::read_lines(reader)?;
-            if start == 0 || calls.read > 0 {
+            // A call that shortened the conversation is not a part of it.
+            if start == 0 || !calls.ends.is_empty() {
                 return Ok(calls);
             }
             start = start.saturating_sub(length / 4 + 1);
@@ -187,8 +188,8 @@ impl Calls {
     }
 
     fn add(&mut self, call: CallRecord) {
-        // It is no turn: the agent goes on from the shorter form, which its next call sends.
-        if call.compacts {
+        // It is no turn: the agent goes on from the shorter form, which its next call sends. Without it, the agent may end.
+        if call.compacts && call.error.is_none() {
             return;
         }
         let form = if call.error.is_none() { call.chat_form() } else { None };
@@ -397,6 +398,49 @@ mod tests {
             let file = File::open(file.path()).unwrap();
             assert_eq!(texts(Calls::read_end(file, bytes).unwrap()), all, "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_record_is_more_than_a_shortened_conversation() {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let request = json!({"model": "m", "messages": [message("user", "do it")]});
+        let answer = json!({"id": "r", "choices": [{"message": message("assistant", "so far"), "finish_reason": "stop"}]});
+        let shortened =
+            json!({"id": "c", "output": [{"type": "compaction", "encrypted_content": "x".repeat(4_000)}]});
+        let input = json!({"model": "m", "input": [message("user", "do it")]});
+        let mut compaction = call(2, "responses", input, shortened);
+        compaction["compacts"] = json!(true);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        [call(1, "chat", request, answer), compaction]
+            .iter()
+            .for_each(|call| writeln!(file, "{call}").unwrap());
+        for bytes in [1, 1_000, 1 << 20] {
+            let calls = Calls::read_end(File::open(file.path()).unwrap(), bytes).unwrap();
+            let messages = calls.into_messages();
+            let last = messages.last().map(|message| message.text().into_owned());
+            assert_eq!(last.as_deref(), Some("so far"), "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_conversation_that_cannot_be_shortened_ends_by_that_failure() {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let request = json!({"model": "m", "messages": [message("user", "do it")]});
+        let answer = json!({"id": "r", "choices": [{"message": message("assistant", "so far"), "finish_reason": "stop"}]});
+        let input = json!({"model": "m", "input": [message("user", "do it")]});
+        let mut compaction = call(2, "responses", input, Value::Null);
+        compaction["compacts"] = json!(true);
+        let of = |compaction: &Value| {
+            read(&[call(1, "chat", request.clone(), answer.clone()), compaction.clone()])
+        };
+        assert!(of(&compaction).last_error().is_none());
+
+        compaction["error"] = json!({"kind": "unauthorized", "message": "wrong key"});
+        let calls = of(&compaction);
+        assert!(
+            matches!(calls.last_error(), Some(LastError::Conversation(error)) if error.message == "wrong key")
+        );
+        assert_eq!(calls.into_messages().len(), 2);
     }
 
     #[test]
