@@ -12,7 +12,7 @@ use rollout_record::{layout::JobDir, saved::TrialStatus};
 use crate::{
     error::ViewError,
     files::{self, PAGE_BYTES},
-    job::JobView,
+    job::{JobLine, JobView, MAX_EVIDENCE},
     library::{Library, lock},
     links::{Address, Delivery, TrialFilter, decoded},
     options::ViewOptions,
@@ -50,7 +50,7 @@ pub fn export(dir: &Path, to: &Path, options: ViewOptions) -> Result<ExportedPag
         let shared = library.job(&line.name)?;
         let (addresses, trials) = {
             let mut job = lock(&shared);
-            job.read_causes()?;
+            job.read_causes(MAX_EVIDENCE)?;
             (addresses(&job, &lines), job.indexes().filter_map(|index| job.id(index)).collect::<Vec<_>>())
         };
         addresses.iter().try_for_each(|address| writer.write(address))?;
@@ -63,7 +63,7 @@ pub fn export(dir: &Path, to: &Path, options: ViewOptions) -> Result<ExportedPag
 }
 
 /// The pages of a job, without those of its trials.
-fn addresses(job: &JobView, jobs: &[crate::job::JobLine]) -> Vec<Address> {
+fn addresses(job: &JobView, jobs: &[JobLine]) -> Vec<Address> {
     let name = || job.name.clone();
     let (_, grids) = pages::grid::pages(job);
     let mut addresses: Vec<_> = (1..=grids).map(|grid| Address::Job { job: name(), grid }).collect();

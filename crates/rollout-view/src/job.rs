@@ -36,7 +36,10 @@ const MAX_LOOKUPS: usize = 2_000;
 const MAX_CONVERSATIONS: usize = 4;
 
 /// How many unsolved trials are looked at for their causes. Each takes a file, or a part of one.
-const MAX_EVIDENCE: usize = 2_000;
+pub(crate) const MAX_EVIDENCE: usize = 2_000;
+
+/// How many of them a request looks at. The next requests look at the others.
+pub(crate) const EVIDENCE_PER_REQUEST: usize = 200;
 
 /// The size and the time of a file.
 type FileStamp = Option<(u64, SystemTime)>;
@@ -227,19 +230,30 @@ impl JobView {
         }
     }
 
-    /// Reads why trials are unsolved, for pages that show it. The list of jobs does not.
-    pub(crate) fn read_causes(&mut self) -> Result<(), SavedError> {
-        let room = MAX_EVIDENCE.saturating_sub(self.read_causes);
+    /// Reads why trials are unsolved, at most so many of them, for pages that show it. The list of jobs does not.
+    ///
+    /// Trials that cannot be read are in no group, and are not tried again.
+    pub(crate) fn read_causes(&mut self, most: usize) -> Result<(), SavedError> {
+        let room = MAX_EVIDENCE.saturating_sub(self.read_causes).min(most);
         let indexes: Vec<u64> = self.unread_causes.iter().copied().take(room).collect();
-        for trial in self.saved.trials_of(indexes.iter().copied().map(TrialIndex))? {
-            let trial = trial?;
-            let is_rollout = self.saved.task(&trial).example_id.is_some();
-            let cause = self.saved.evidence(&trial).unwrap_or_else(|| TrialCause::unknown(is_rollout));
-            self.unsolved_causes.add(cause, trial.index, trial.id);
+        if indexes.is_empty() {
+            return Ok(());
         }
+        // Whole trials may have large rows, so only their causes stay in memory.
+        let trials = self.saved.trials_of(indexes.iter().copied().map(TrialIndex))?.filter_map(Result::ok);
+        let causes: Vec<_> = trials
+            .map(|trial| {
+                let is_rollout = self.saved.task(&trial).example_id.is_some();
+                let cause = self.saved.evidence(&trial).unwrap_or_else(|| TrialCause::unknown(is_rollout));
+                (cause, trial.index, trial.id)
+            })
+            .collect();
         self.read_causes += indexes.len();
         for index in &indexes {
             self.unread_causes.remove(index);
+        }
+        for (cause, index, id) in causes {
+            self.unsolved_causes.add(cause, index, id);
         }
         Ok(())
     }

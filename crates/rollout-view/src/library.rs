@@ -122,7 +122,8 @@ impl Library {
     pub(crate) fn list(&self) -> Result<Vec<ListedJob>, ViewError> {
         let mut jobs: Vec<ListedJob> = Vec::new();
         let names = self.names()?;
-        lock(&self.lines).retain(|name, _| names.contains(name));
+        // The names are sorted.
+        lock(&self.lines).retain(|name, _| names.binary_search(name).is_ok());
         for name in names {
             let stamp = self.path(&name).map(|path| JobStamp::of_line(&path)).unwrap_or_default();
             let known = lock(&self.lines).get(&name).filter(|(known, _)| *known == stamp).cloned();

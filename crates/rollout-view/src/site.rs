@@ -13,6 +13,7 @@ use rollout_record::{
 use crate::{
     error::ViewError,
     files,
+    job::EVIDENCE_PER_REQUEST,
     library::{Library, lock},
     links::{Address, COMPARE_FORM, CauseNumber, Delivery, SideName, TrialFilter, TrialSort, decoded},
     pages::{self, Here},
@@ -134,20 +135,25 @@ pub(crate) fn find(library: &Library, address: &Address, delivery: Delivery) -> 
             let others: Vec<_> = library.list()?.into_iter().filter_map(Result::ok).collect();
             let job = library.job(job)?;
             let mut job = lock(&job);
-            job.read_causes()?;
+            job.read_causes(EVIDENCE_PER_REQUEST)?;
             pages::job::page(&job, &others, *grid, here)
         }
         Address::Trials { job, filter, page } => {
             let job = library.job(job)?;
             let mut job = lock(&job);
-            job.read_causes()?;
+            if matches!(filter.cause, Some(CauseNumber::Unsolved(_))) {
+                job.read_causes(EVIDENCE_PER_REQUEST)?;
+            }
             pages::trials::page(&job, filter, *page, here)
         }
         Address::Trial { job, trial, page } => {
             let job = library.job(job)?;
             let mut job = lock(&job);
-            job.read_causes()?;
             let index = job.index(trial).ok_or_else(|| ViewError::NotFound(format!("the trial {trial}")))?;
+            // Its page leads to the others with its cause.
+            if job.status(index) == TrialStatus::Unsolved {
+                job.read_causes(EVIDENCE_PER_REQUEST)?;
+            }
             pages::trial::page(&job, index, *page, here)
         }
         Address::File { job, trial, path, page } => {

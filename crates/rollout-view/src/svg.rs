@@ -11,7 +11,7 @@ use crate::html::Html;
 const WIDTH: f64 = 480.0;
 const ROW: f64 = 30.0;
 /// Where names end and the scale begins.
-const LEFT: f64 = 132.0;
+const LEFT: f64 = 144.0;
 /// Where the scale ends and the values begin.
 const RIGHT: f64 = WIDTH - 84.0;
 const TOP: f64 = 6.0;

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod browser;
+mod causes;
 mod pictures;
 
 use std::{
