@@ -369,6 +369,21 @@ fn a_rollout_that_is_left_out_by_its_tag_is_in_no_baseline() {
     assert!(printed.ends_with("left out: 1 trial by tag: broken\n"), "{printed}");
     // The recorded advantage of the other one is -0.5.
     assert_eq!(advantages(&job, "tagged"), (vec![], vec![0.0]));
+
+    // Its row is not needed.
+    let path = job.dir().join("policy/sums/outputs.jsonl");
+    let attempt: u64 = trial.rsplit_once("__").unwrap().1.parse().unwrap();
+    let damaged = fs::read_to_string(&path).unwrap().lines().fold(String::new(), |rows, line| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        if row["attempt"] == attempt {
+            row["timing"] = json!("lost");
+        }
+        format!("{rows}{row}\n")
+    });
+    fs::write(&path, damaged).unwrap();
+    job.rollout(&["export", "rl", "jobs/job", "-o", "whole"]).expect(2);
+    job.rollout(&["export", "rl", "jobs/job", "-o", "damaged", "--exclude-tag", "broken"]).expect(0);
+    assert_eq!(advantages(&job, "damaged"), (vec![], vec![0.0]));
 }
 
 #[test]

@@ -139,10 +139,14 @@ impl<'a> Export<'a> {
         (!tags.is_empty()).then(|| format!("{} by tag: {}", count(trials, "trial"), tags.join(", ")))
     }
 
+    /// What was left out by tags so far; None if no trial was.
+    pub fn by_tag(&self) -> Option<String> {
+        self.excluded().filter(|_| !self.excluded.borrow().is_empty())
+    }
+
     /// Returns the error for a format for which nothing is left, with the reasons.
     pub(crate) fn nothing(&self, before: &str, left_out: &[String]) -> ExportError {
-        let by_tag = self.excluded().filter(|_| !self.excluded.borrow().is_empty());
-        let reasons: Vec<String> = left_out.iter().cloned().chain(by_tag).collect();
+        let reasons: Vec<String> = left_out.iter().cloned().chain(self.by_tag()).collect();
         let reason = format!("{before}{}", reasons.join(", "));
         ExportError::Nothing { path: self.job.path().to_owned(), reason }
     }

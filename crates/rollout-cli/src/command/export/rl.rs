@@ -74,8 +74,11 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         let all = sections.iter().flat_map(|section| &section.tally.left_out);
         all.for_each(|(cause, number)| *left_out.entry(cause.clone()).or_default() += number);
         let tally = Tally { without, left_out, ..Tally::default() };
-        let reasons =
-            std::iter::once(tally.reasons()).chain(export.excluded()).collect::<Vec<_>>().join(", ");
+        let reasons: Vec<String> = tally.reasons().chain(export.by_tag()).collect();
+        let reasons = match reasons.is_empty() {
+            true => "the job has no model turns".to_owned(),
+            false => reasons.join(", "),
+        };
         let error = RlError::NoSamples { path: args.from.directory.clone(), reasons };
         return Err(Failure::from(error).hint(tally.hint()));
     }
@@ -247,12 +250,14 @@ fn add(
     group: &mut Group,
     tally: &mut Tally,
 ) -> Result<(), ExportError> {
-    let said = export.job.conversation(trial)?;
     if export.excludes(trial) {
-        // Its reward is in the recorded advantages of the others.
-        group.has_stale_baseline |= said.as_ref().and_then(recorded_advantage).is_some();
+        // Its reward is in the recorded advantages of the others, and may be if its row cannot be read.
+        let said = export.job.conversation(trial);
+        group.has_stale_baseline |=
+            said.map_or(true, |said| said.as_ref().and_then(recorded_advantage).is_some());
         return Ok(());
     }
+    let said = export.job.conversation(trial)?;
     let member = group_member(trial, said.as_ref());
     let place = group.members.len();
     group.members.push(member.as_ref().map(|(member, _)| *member));
@@ -438,12 +443,9 @@ impl Tally {
         }
     }
 
-    fn reasons(&self) -> String {
-        if self.without.is_empty() && self.left_out.is_empty() {
-            return "the job has no model turns".to_owned();
-        }
-        let without = self.without.iter().map(|(lack, number)| lack.describe(*number));
-        without.chain(self.causes()).collect::<Vec<_>>().join(", ")
+    /// Returns why trials have no samples.
+    fn reasons(&self) -> impl Iterator<Item = String> {
+        self.without.iter().map(|(lack, number)| lack.describe(*number)).chain(self.causes())
     }
 
     /// Returns the number of omitted rollouts for each cause.

@@ -307,4 +307,13 @@ fn a_job_without_a_model_has_no_trajectories() {
     job.run().expect(0);
     let stderr = job.rollout(&["export", "atif", "jobs/job", "-o", "out"]).expect(2).stderr();
     insta::assert_snapshot!(stderr, @"error: jobs/job has nothing to export: no trial has a conversation with a model");
+    // A tag that no trial has is no reason.
+    for (format, reason) in [
+        ("atif", "no trial has a conversation with a model\n"),
+        ("rl", "1 trial without a recorded conversation\n"),
+    ] {
+        let tagged = ["export", format, "jobs/job", "-o", "out", "--exclude-tag", "broken"];
+        let stderr = job.rollout(&tagged).expect(2).stderr();
+        assert!(stderr.lines().next().unwrap().ends_with(reason.trim()), "{format}: {stderr}");
+    }
 }

@@ -143,11 +143,12 @@ fn every_format_leaves_out_trials_by_tag_and_counts_them() {
     assert_eq!(trials.lines().count(), 1 + 3, "{trials}");
 
     job.rollout(&["note", "jobs/job/*/*/*", "--tag", "broken"]).expect(0);
-    for format in ["sft", "rl", "verifiers", "eee"] {
+    for format in ["sft", "rl", "verifiers", "eee", "atif"] {
         let refused =
             job.rollout(&["export", format, "jobs/job", "-o", "none", "--exclude-tag", "broken"]).expect(2);
         let reason = refused.stderr();
         assert!(reason.contains("4 trials by tag: broken"), "{format}: {reason}");
+        assert!(!reason.contains("model"), "{format}: {reason}");
     }
 }
 

@@ -43,8 +43,9 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         made.rows += 1;
     }
     if made.rows == 0 {
-        let reason = "no trial has a conversation with a model".to_owned();
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        let silent = (silent > 0 || export.by_tag().is_none())
+            .then(|| "no trial has a conversation with a model".to_owned());
+        return Err(export.nothing("", silent.as_slice()));
     }
     made.files = folders.into_iter().collect();
     if silent > 0 {
