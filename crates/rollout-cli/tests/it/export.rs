@@ -371,7 +371,7 @@ fn a_rollout_that_is_left_out_by_its_tag_is_in_no_baseline() {
     assert_eq!(advantages(&job, "tagged"), (vec![], vec![0.0]));
 
     // Its row is not needed.
-    let path = job.dir().join("policy/sums/outputs.jsonl");
+    let path = job.dir().join("outputs.jsonl");
     let attempt: u64 = trial.rsplit_once("__").unwrap().1.parse().unwrap();
     let damaged = fs::read_to_string(&path).unwrap().lines().fold(String::new(), |rows, line| {
         let mut row: Value = serde_json::from_str(line).unwrap();
