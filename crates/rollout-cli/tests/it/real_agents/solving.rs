@@ -153,6 +153,7 @@ macro_rules! agents {
 }
 
 #[test]
+#[ignore = "part of ./test --full"]
 fn mini_swe_agent_imports_no_modules_of_a_task() {
     let server = model();
     let modules = "RUN mkdir requests && echo 'raise SystemExit(9)' | tee requests/__init__.py > yaml.py\n";
