@@ -330,7 +330,7 @@ impl RegistryImages {
         if let Some(path) = slot.finished() {
             return Ok((open(path)?, false));
         }
-        // Only a holder of the slot waits here, so nobody who downloads waits for another download.
+        // Only a holder of the slot waits here, so no download waits for the slot of another one.
         let _download = self.downloads.acquire().await;
         let unfinished = blocking_io(move || lock.begin()).await.map_err(&fail)?;
         let blob = unfinished.scratch().join("blob");

@@ -1,4 +1,4 @@
-//! Creations that nobody waits for, and deletions that are refused.
+//! Creations whose caller is gone, and deletions that are refused.
 
 use std::{
     collections::HashMap,
