@@ -201,18 +201,9 @@ fn of_step(step: &Step, earlier: &TrialDir) -> Result<Vec<Artifact>, String> {
         Some(name) => earlier.step(name).artifacts(),
         None => earlier.artifacts(),
     };
-    let always = dir.join(ALWAYS_COPIED.trim_start_matches('/'));
     let listed: Vec<Collected> = match fs::read(dir.join(MANIFEST)) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map_err(|error| format!("{} is damaged: {error}", dir.join(MANIFEST).display()))?,
-        Err(_) if step.artifacts.is_empty() && always.is_dir() => {
-            return Ok(vec![Artifact {
-                source: ALWAYS_COPIED.to_owned(),
-                service: None,
-                copy: always,
-                is_empty: false,
-            }]);
-        }
         Err(_) => return Err("its artifacts were not collected".to_owned()),
     };
     let mut found = Vec::new();
