@@ -35,6 +35,10 @@ pub struct EnvironmentConfig {
     pub override_storage: Option<Bytes>,
 }
 
+/// The storage of an environment, unless a task sets another one. Without a limit, one runaway process could fill the
+/// disk of all environments.
+pub const DEFAULT_STORAGE: Bytes = Bytes(10_000_000_000);
+
 /// The free space to keep, unless the job sets another one. With less, `doctor` warns.
 #[cfg(any(feature = "docker", feature = "native"))]
 const DEFAULT_FREE_DISK: u64 = 5 << 30;

@@ -40,7 +40,9 @@ mod trouble;
 #[cfg(any(feature = "kubernetes", feature = "remote"))]
 mod work_thread;
 
-pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, KeepImages, PreservePolicy};
+pub use config::{
+    DEFAULT_STORAGE, EnvironmentConfig, EnvironmentKeys, EnvironmentKind, KeepImages, PreservePolicy,
+};
 pub use connect::{ConnectError, check, connect};
 pub use dockerfile::check_dockerfile;
 pub use environment::{

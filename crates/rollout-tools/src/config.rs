@@ -6,8 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use rollout::{config::Problems, environment::HostPaths, model::tool::mcp::McpTransport};
-use rollout_settings::{Code, Document, Entry, Form, Settings, forms::section, tree};
+use rollout_env::HostPaths;
+use rollout_model::tool::mcp::McpTransport;
+use rollout_settings::{Code, Document, Entry, Form, Problems, Settings, forms::section, tree};
 use serde_json::json;
 
 use crate::{

@@ -2,12 +2,13 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use rollout::{
-    config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, load_task_config},
-    environment::{
-        ConnectError, Environment, EnvironmentError, EnvironmentSpec, HostPaths, ImageRequest, Origin,
-        Provider, connect,
-    },
+use rollout_core::{
+    quantity::{Bytes, Cpus},
+    text::chain,
+};
+use rollout_env::{
+    ConnectError, DEFAULT_STORAGE, Environment, EnvironmentConfig, EnvironmentError, EnvironmentKind,
+    EnvironmentSpec, HostPaths, ImageRequest, Origin, Provider, connect,
 };
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
@@ -70,7 +71,6 @@ impl Environments {
     pub(crate) async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
         let provider = self.provider().await?;
         let _turn = self.starts.acquire().await;
-        let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
         let origin = Origin { job: JOB, trial: name };
         // Nothing is built, so nothing is logged; the provider requires a path.
         let log = std::env::temp_dir().join("rollout-tools-build.txt");
@@ -86,7 +86,7 @@ impl Environments {
         let spec = EnvironmentSpec {
             cpus: Some(self.settings.cpus),
             memory: Some(self.settings.memory),
-            storage: defaults.bounds(false).storage,
+            storage: Some(DEFAULT_STORAGE),
             ..EnvironmentSpec::new(origin, &image, name)
         };
         provider.create(spec).await.map_err(|error| failed(&error))
@@ -101,12 +101,7 @@ impl Environments {
     }
 
     fn not_connected(&self, error: &ConnectError) -> ToolError {
-        let mut text = format!("{} cannot run: {error}", self.kind);
-        let mut cause = std::error::Error::source(error);
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
+        let mut text = format!("{} cannot run: {}", self.kind, chain(error));
         if let Some(hint) = error.hint() {
             text = format!("{text}; {hint}");
         }

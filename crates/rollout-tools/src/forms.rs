@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rollout::config::Bytes;
+use rollout_core::quantity::Bytes;
 use rollout_settings::{
     Form, Section,
     forms::{self, Whole, number, whole},

@@ -5,7 +5,6 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 use indexmap::IndexMap;
 
 use super::rollouts::Unusable;
-use crate::config::STORAGE;
 use crate::rollouts::Rollouts;
 use crate::{
     config::{
@@ -18,7 +17,7 @@ use crate::{
 };
 use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
-use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
+use rollout_env::{DEFAULT_STORAGE, EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_gateway::Dialect;
 use rollout_model::{
     DuplicateTool, EnvironmentMaker, Interaction, InvalidPattern, Model, MultiTurn, PythonError,
@@ -474,7 +473,7 @@ fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTempl
         build_timeout: Duration::try_from_secs_f64(defaults.build_timeout_sec).unwrap_or(Duration::MAX),
         cpus: Some(container.cpus),
         memory: Some(container.memory),
-        storage: Some(STORAGE),
+        storage: Some(DEFAULT_STORAGE),
     }
 }
 

@@ -10,7 +10,7 @@ mod session;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout::environment::{Environment, HostPaths};
+use rollout_env::{Environment, HostPaths};
 use serde_json::{Value, json};
 
 pub(crate) use config::CodeConfig;

@@ -9,10 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rollout::{
-    environment::{CommandRole, CopyMode, Environment, Exec, Exit, Outcome},
-    record::log::LogWriter,
-};
+use rollout_env::{CommandRole, CopyMode, Environment, Exec, Exit, Outcome, log::LogWriter};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 

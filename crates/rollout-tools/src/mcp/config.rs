@@ -1,7 +1,7 @@
 //! The settings of `mcp`.
 
 use indexmap::IndexMap;
-use rollout::model::tool::mcp::McpTransport;
+use rollout_model::tool::mcp::McpTransport;
 use rollout_settings::{
     Entry, Form,
     forms::{text, texts},

@@ -10,8 +10,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use indexmap::IndexMap;
-use rollout::model::{
-    Content, ErrorKind, ToolDef,
+use rollout_core::message::{Content, ToolDef};
+use rollout_model::{
+    ErrorKind,
     tool::{
         ToolFailure,
         mcp::{McpServer, McpTransport},

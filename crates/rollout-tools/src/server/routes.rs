@@ -10,8 +10,8 @@ use axum::{
     routing::{get, post},
 };
 use jiff::Timestamp;
-use rollout::config::Document;
 use rollout_http::AccessGuard;
+use rollout_settings::Document;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

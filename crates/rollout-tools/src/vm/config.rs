@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout::config::{Bytes, Cpus};
+use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Settings as _,
     forms::{cpus, text, texts, whole},

@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use rollout::{
-    environment::{CommandRole, Environment, Exec, FileRead, Outcome},
-    record::log::LogWriter,
-};
+use rollout_env::{CommandRole, Environment, Exec, FileRead, Outcome, log::LogWriter};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -9,7 +9,7 @@ mod xwd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use rollout::environment::HostPaths;
+use rollout_env::HostPaths;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

@@ -60,7 +60,6 @@ pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use stop::{StopConfig, StopWhen};
-pub(crate) use task::STORAGE;
 pub use task::{
     ArtifactConfig, CollectConfig, HealthcheckConfig, NetworkPolicy, ResourceBounds, StepConfig, StepRewards,
     TaskAmount, TaskBounds, TaskConfig, TestsEnvironment, load_task_config, task_schema,

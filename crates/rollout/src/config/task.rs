@@ -37,10 +37,9 @@ const MAX_BYTES: usize = 1 << 20;
 /// The maximum length of the name of a directory.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The default CPUs, memory and storage of an environment.
+/// The default CPUs and memory of an environment.
 const CPUS: Cpus = Cpus { millis: 1000 };
 pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
-pub(crate) const STORAGE: Bytes = Bytes(10_000_000_000);
 
 /// The default timeouts of installing and running an agent, in seconds.
 const INSTALL_TIMEOUT_SEC: f64 = 300.0;

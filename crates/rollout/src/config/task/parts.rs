@@ -1,10 +1,11 @@
 //! The parts of a task.toml that several sections have.
 
-use super::{CPUS, MEMORY, STORAGE, VerifierEnvironment};
+use super::{CPUS, MEMORY, VerifierEnvironment};
 use rollout_core::{
     hosts::HostList,
     quantity::{Bytes, Cpus},
 };
+use rollout_env::DEFAULT_STORAGE;
 
 /// The word for the network of an environment, or of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl ResourceBounds {
             Self {
                 cpus: Some(cpus.unwrap_or(CPUS)),
                 memory: Some(memory.map_or(MEMORY, |memory| memory.bytes)),
-                storage: Some(storage.map_or(STORAGE, |storage| storage.bytes)),
+                storage: Some(storage.map_or(DEFAULT_STORAGE, |storage| storage.bytes)),
             }
         }
     }
