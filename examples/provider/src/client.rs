@@ -10,14 +10,14 @@ use tokio::{
 
 /// How the docker command is called.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct DockerProgram {
     /// The command. Version 23 and newer need the plugin `buildx` beside it.
     pub program: PathBuf,
     /// The engine's address. None leaves the choice to the command.
     pub host: Option<String>,
 }
 
-impl Client {
+impl DockerProgram {
     /// A call without input, which is killed when its future is dropped.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);

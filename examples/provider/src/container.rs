@@ -20,7 +20,7 @@ use rollout::{
 };
 use tokio::{process::Child, time::timeout};
 
-use crate::client::{Client, drain};
+use crate::client::{DockerProgram, drain};
 
 /// Whose container it is, for people and for tests.
 pub(crate) const JOB_LABEL: &str = "rollout-example.job";
@@ -33,7 +33,7 @@ pub(crate) const SNAPSHOTS: &str = "rollout-example-snapshot";
 const PATIENCE: Duration = Duration::from_secs(40);
 
 pub(crate) struct Container {
-    pub(crate) docker: Client,
+    pub(crate) docker: DockerProgram,
     pub(crate) name: String,
     pub(crate) user: String,
     pub(crate) facts: Facts,
@@ -55,7 +55,7 @@ pub(crate) struct Inside {
 impl Inside {
     /// Starts a container by the arguments after `docker run`, and waits for the guest.
     pub(crate) async fn run(
-        docker: &Client,
+        docker: &DockerProgram,
         user: &str,
         arguments: &[&str],
     ) -> Result<Self, EnvironmentError> {

@@ -29,12 +29,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
-pub use client::Client;
+pub use client::DockerProgram;
 use container::{Container, Inside, JOB_LABEL, SNAPSHOTS, USER_LABEL, new_name};
 
 /// Makes environments by the `docker` command.
 pub struct DockerCommand {
-    docker: Client,
+    docker: DockerProgram,
     settings: Settings,
     engine: Engine,
     /// The guest's program on this machine.
@@ -72,7 +72,7 @@ struct Engine {
 impl DockerCommand {
     /// Makes sure that an engine answers. What has to be kept is kept in the state directory.
     pub async fn connect(
-        docker: Client,
+        docker: DockerProgram,
         config: &EnvironmentConfig,
         state_dir: &Path,
     ) -> Result<Self, EnvironmentError> {

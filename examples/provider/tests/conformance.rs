@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use rollout::{config::EnvironmentConfig, environment::Provider};
-use rollout_example_provider::{Client, DockerCommand};
+use rollout_example_provider::{DockerCommand, DockerProgram};
 use rollout_testkit::{TestEngine, conformance::Subject};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ impl Subject for Command {
 
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider> {
         let program = self.0.client().get_program().into();
-        let client = Client { program, host: Some(self.0.host().to_owned()) };
+        let client = DockerProgram { program, host: Some(self.0.host().to_owned()) };
         Arc::new(DockerCommand::connect(client, config, state_dir).await.expect("connect to the engine"))
     }
 
