@@ -1,5 +1,7 @@
 //! Checks that the reference tables of docs/ match the declarations.
 
+use std::collections::BTreeSet;
+
 use super::{
     BudgetConfig, InteractionConfig, JobConfig, JobGatewayConfig, ModelConfig, RetryConfig, RolloutConfig,
     VerifierConfig,
@@ -70,6 +72,30 @@ fn every_key_has_a_description_in_its_schema() {
             let described = schema["description"].as_str().is_some_and(|text| !text.is_empty());
             assert!(described, "{section}: {} has no description", key.name);
         }
+    }
+}
+
+#[test]
+fn keys_that_may_change_before_a_resume_are_listed_in_docs() {
+    let of_models = |(section, _): &(&str, Vec<Key>)| *section == "model";
+    let (models, others): (Vec<_>, Vec<_>) = tables().into_iter().partition(of_models);
+    for (page, start, end, sections) in [
+        ("jobs.md", "- the configuration, except", "and [the connection", others),
+        ("models.md", "The connection to a model may change:", "\n\n", models),
+    ] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let list = text.split_once(start).unwrap().1.split_once(end).unwrap().0;
+        let listed: BTreeSet<String> = list.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let mut expected = BTreeSet::new();
+        // A benchmark has a page of its own.
+        for (section, keys) in sections.iter().filter(|(section, _)| *section != "benchmark") {
+            let of_another = if ["job", "model"].contains(section) { "" } else { section };
+            for key in keys.iter().filter(|key| !key.hashed) {
+                expected.insert(format!("{of_another}.{}", key.name).trim_start_matches('.').to_owned());
+            }
+        }
+        assert_eq!(listed, expected, "{page}");
     }
 }
 
