@@ -1,10 +1,8 @@
 //! Lists of hosts that may be reached: names, names below a domain, addresses, and networks.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    str::FromStr,
-};
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use crate::address::is_public;
 
 /// An entry of a list of hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,45 +119,6 @@ fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address belongs to the public network.
-fn is_public(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(address) => is_public_v4(address),
-        IpAddr::V6(address) => is_public_v6(address),
-    }
-}
-
-fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
-    let special = address.is_unspecified()
-        || address.is_loopback()
-        || address.is_private()
-        || address.is_link_local()
-        || address.is_broadcast()
-        || address.is_multicast()
-        || address.is_documentation()
-        || a == 0
-        || a >= 240
-        // Carriers' own networks, measurements, and assignments of protocols.
-        || a == 100 && (64..128).contains(&b)
-        || a == 198 && (18..20).contains(&b)
-        || (a, b, c) == (192, 0, 0);
-    !special
-}
-
-fn is_public_v6(address: Ipv6Addr) -> bool {
-    let first = address.segments()[0];
-    let special = address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || first & 0xfe00 == 0xfc00
-        || first & 0xffc0 == 0xfe80
-        // Addresses of version 4 in other forms: translated, and tunnelled.
-        || address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0]
-        || first == 0x2002;
-    !special
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +167,13 @@ mod tests {
             ("fe80::1", false),
             ("fd00::1", true),
             ("64:ff9b::7f00:1", false),
+            // NAT64 of a public address: the only way out of a network with IPv6 alone.
+            ("64:ff9b::8.8.8.8", true),
+            ("64:ff9b:1::8.8.8.8", false),
+            ("fec0::1", false),
+            ("::10.0.0.1", false),
+            ("2001::1", false),
+            ("5f00::1", false),
             ("2606:2800:220:1::1", true),
         ] {
             assert_eq!(hosts.allows_address(address.parse().unwrap()), allowed, "{address}");

@@ -7,12 +7,10 @@
 use std::{net::IpAddr, sync::Arc};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rollout_core::address::is_public;
 use url::{Host, Url};
 
-use super::{
-    address::is_public,
-    config::{WebConfig, WebConfigError},
-};
+use super::config::{WebConfig, WebConfigError};
 use crate::resource::{ErrorCode, ToolError};
 
 /// The longest accepted URL.

@@ -3,7 +3,6 @@
 //! A model decides what is fetched, and a page may have manipulated it. The `guard` keeps it out of private
 //! networks, `fetch` limits what a server can send, and `html` limits the cost of a page.
 
-mod address;
 mod browse;
 mod charset;
 pub(crate) mod config;
