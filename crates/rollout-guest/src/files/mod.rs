@@ -235,7 +235,7 @@ fn open_made(parent: BorrowedFd<'_>, name: &CStr, mode: Mode, shown: &str) -> Fi
 }
 
 /// The components of a path from the root, with `.` and `..` resolved textually.
-fn components(path: &str) -> FileResult<Vec<CString>> {
+pub fn components(path: &str) -> FileResult<Vec<CString>> {
     let mut names = Vec::new();
     for name in path.split('/') {
         match name {

@@ -12,14 +12,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout_guest::files::{FileCause, FileFailure, FileResult, is_dots, os};
+use rollout_guest::files::{FileCause, FileFailure, FileResult, components, is_dots, os};
 use rustix::{
     fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fgetxattr, fstat, openat, readlinkat, statat},
     io::Errno,
 };
 use tar::{Builder, EntryType, Header};
 
-use super::{FILES, place::names};
+use super::FILES;
 use crate::{
     pattern::{component_matches, is_pattern},
     tar_stream::{CAPABILITIES, XATTR, header, join},
@@ -41,7 +41,7 @@ const MAX_ATTRIBUTE: usize = 4096;
 /// Finds the files that a path names, which may be a pattern. Links are followed.
 pub(super) fn find(pattern: &str) -> FileResult<Vec<FoundFile>> {
     let mut found = vec![String::new()];
-    for part in names(pattern)? {
+    for part in components(pattern)? {
         let part = part.to_string_lossy().into_owned();
         let mut next = Vec::new();
         for parent in found {
@@ -95,7 +95,7 @@ pub(super) fn pack(source: &str, stream: OwnedFd) -> FileResult<()> {
     let packed = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {
             let dir = FILES.open_dir(CWD, &path, source)?;
-            packer.tree(dir, Path::new(""), names(source)?.is_empty(), 0)
+            packer.tree(dir, Path::new(""), components(source)?.is_empty(), 0)
         }
         FileType::RegularFile => {
             let name = source.rsplit('/').next().unwrap_or_default();

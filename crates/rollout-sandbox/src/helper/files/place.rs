@@ -9,7 +9,7 @@ use std::{
 
 use rollout_guest::{
     FileLookup,
-    files::{FileCause, FileFailure, FileResult, os},
+    files::{FileCause, FileFailure, FileResult, components, os},
 };
 use rustix::{
     fs::{
@@ -89,7 +89,7 @@ fn database(path: &str) -> String {
 /// Opens a directory. Missing ones on the way are created and get the owner.
 pub(super) fn make_dirs(path: &str, owner: Option<Owner>) -> FileResult<OwnedFd> {
     let mut dir = FILES.open_dir(CWD, c"/", "/")?;
-    for name in names(path)? {
+    for name in components(path)? {
         dir = enter(&dir, &name, owner, path)?;
     }
     Ok(dir)
@@ -126,7 +126,7 @@ pub(super) fn enter(
 pub(super) fn place_file(target: &str, owner: Option<Owner>) -> FileResult<Place> {
     let mut path = target.to_owned();
     for _ in 0..MAX_LINKS {
-        let mut names = names(&path)?;
+        let mut names = components(&path)?;
         let Some(last) = names.pop() else { return make_dirs("/", owner).map(Place::Dir) };
         let parent = names
             .iter()
@@ -158,21 +158,6 @@ fn real_path(dir: &OwnedFd, shown: &str) -> FileResult<String> {
     let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let path = readlinkat(CWD, link, Vec::new()).map_err(os("finding", shown))?;
     Ok(path.to_string_lossy().into_owned())
-}
-
-/// The components of a path from the root, with `.` and `..` resolved textually.
-pub(super) fn names(path: &str) -> FileResult<Vec<CString>> {
-    let mut names = Vec::new();
-    for name in path.split('/') {
-        match name {
-            "" | "." => {}
-            ".." => {
-                names.pop();
-            }
-            name => names.push(CString::new(name).map_err(|_| os("naming", path)(Errno::INVAL))?),
-        }
-    }
-    Ok(names)
 }
 
 #[cfg(test)]
