@@ -8,7 +8,10 @@ use oci_client::{
     errors::{OciDistributionError, OciErrorCode},
     secrets::RegistryAuth,
 };
-use rollout_core::text::hex;
+use rollout_core::{
+    address::is_loopback_host,
+    text::{chain, hex},
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -59,7 +62,7 @@ impl Registries {
     pub(super) fn new(insecure: &[String], registry: &str, credentials: Credentials) -> Self {
         let host = registry.split('/').next().unwrap_or_default();
         let mut insecure = insecure.to_vec();
-        if is_loopback(host) {
+        if is_loopback_host(host) {
             insecure.push(host.to_owned());
         }
         let client = Client::new(ClientConfig {
@@ -166,24 +169,6 @@ fn arch() -> &'static str {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name == "localhost" || name == "[::1]" || name.starts_with("127.")
-}
-
-fn chain(error: &OciDistributionError) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    let mut text = cause.to_string();
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-    }
-    text
-}
-
 fn is_missing(error: &OciDistributionError) -> bool {
     match error {
         OciDistributionError::ImageManifestNotFoundError(_) => true,
@@ -254,18 +239,6 @@ mod tests {
             facts(&json!({"User": ""})),
             ImageFacts { workdir: "/".to_owned(), ..ImageFacts::default() }
         );
-    }
-
-    #[test]
-    fn loopback_registries_are_reached_by_plain_http() {
-        for (host, is_plain) in [
-            ("127.0.0.1:5000", true),
-            ("localhost:5000", true),
-            ("[::1]:5000", true),
-            ("registry.example.com", false),
-        ] {
-            assert_eq!(is_loopback(host), is_plain, "{host}");
-        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use oci_client::{
     client::{ClientConfig, ClientProtocol},
     secrets::RegistryAuth,
 };
+use rollout_core::address::is_loopback_host;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -121,7 +122,7 @@ fn failure(error: EnvironmentError, access: &Access, is_named: bool) -> CloudErr
 /// Whether the registry has an image. Errors count as no: the push then fails with its own message.
 async fn has(image: &str, access: &Access) -> bool {
     let Ok(reference) = image.parse::<Reference>() else { return false };
-    let plain = if is_loopback(&access.registry) { vec![access.registry.clone()] } else { Vec::new() };
+    let plain = if is_loopback_host(&access.registry) { vec![access.registry.clone()] } else { Vec::new() };
     let client = Client::new(ClientConfig {
         protocol: ClientProtocol::HttpsExcept(plain),
         user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
@@ -129,11 +130,6 @@ async fn has(image: &str, access: &Access) -> bool {
     });
     let auth = RegistryAuth::Basic(USER.to_owned(), access.password().expose_secret().to_owned());
     client.fetch_manifest_digest(&reference, &auth).await.is_ok()
-}
-
-fn is_loopback(host: &str) -> bool {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name == "localhost" || name == "[::1]" || name.starts_with("127.")
 }
 
 #[cfg(test)]
@@ -151,17 +147,5 @@ mod tests {
         assert_eq!((&text["env"]["A"], &text["workdir"]), (&json!("b=c"), &json!("/app")));
         assert_eq!(text["user"], "no-such-user");
         assert!(text["env"]["PATH"].as_str().unwrap().ends_with(":/bin"));
-    }
-
-    #[test]
-    fn only_registries_on_loopback_are_reached_by_plain_http() {
-        for (host, is_plain) in [
-            ("127.0.0.1:5000", true),
-            ("localhost:5000", true),
-            ("[::1]:5000", true),
-            ("registry.fly.io", false),
-        ] {
-            assert_eq!(is_loopback(host), is_plain, "{host}");
-        }
     }
 }
