@@ -60,12 +60,6 @@ where
     }
 }
 
-/// Returns an error and its causes on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let errors = std::iter::successors(Some(error), |&error| error.source());
-    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 impl Failure {
     /// Sets the hint.
     pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {

@@ -162,12 +162,16 @@ pub fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
 }
 
-/// Returns an error and its causes on one line.
+/// Returns an error and its causes on one line. A cause that the text already contains is not repeated: some libraries
+/// print the cause as a part of the error.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text = format!("{text}: {cause}");
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
         source = cause.source();
     }
     text

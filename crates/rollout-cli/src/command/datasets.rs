@@ -10,6 +10,7 @@ use rollout::{
         is_hub_address, load_job_text, nearest,
     },
     task::{Dataset, DatasetError, HubDataError, HubDataset, RegistryEntry, Resolved, Sources, TaskEntry},
+    text::chain,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     args::{Answer, DatasetsCommand},
     command::sources::sources,
-    exit::{Exit, Failure, chain, hinted},
+    exit::{Exit, Failure, hinted},
     report::{
         Align, table,
         text::{BOLD, DIM, ODD, count, paint},

@@ -24,12 +24,13 @@ use rollout::{
     name::{AgentName, DatasetName},
     record::redact::Redactor,
     task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
+    text::chain,
 };
 
 use super::{preflight, warnings::TaskWarnings};
 use crate::{
     engine,
-    exit::{Failure, chain, hinted},
+    exit::{Failure, hinted},
     packages::packages,
     report::text::{BOLD, DIM, count, first_line, paint},
     state::state_dir,

@@ -10,6 +10,7 @@ use rollout::{
         notes::{JobNotes, NewNote, NoteTag, NotesError, TrialNotes},
         saved::SavedJob,
     },
+    text::chain,
 };
 use serde::Serialize;
 
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Note) -> Result<Exit, Failure> {
 /// Reads the notes of a job for a command that can do without them: if they are damaged, it is reported as a warning.
 pub(super) fn notes_or_warning(job: &SavedJob) -> JobNotes {
     JobNotes::read(&JobDir::new(job.path())).unwrap_or_else(|error| {
-        let line = warnings::line("notes", &rollout::text::chain(&error));
+        let line = warnings::line("notes", &chain(&error));
         // Nothing else can be done if stderr is closed.
         let _ = writeln!(anstream::stderr().lock(), "{line}");
         JobNotes::default()

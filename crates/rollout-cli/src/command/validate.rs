@@ -9,6 +9,7 @@ use rollout::{
     job::{Plan, PlanDataset, PlanError, Selection},
     preflight as checks,
     task::{GitCommits, Resolved, TaskEntry, load_dataset_dir},
+    text::chain,
 };
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
 use crate::{
     args::Validate,
     command::sources::sources,
-    exit::{Exit, Failure, chain, hinted},
+    exit::{Exit, Failure, hinted},
     report::text::{BAD, GOOD, ODD, count, paint},
 };
 

@@ -16,6 +16,7 @@ use bollard::{
     query_parameters::{CreateImageOptions, UploadToContainerOptions},
 };
 use futures_util::StreamExt as _;
+use rollout_core::text::chain;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
 
@@ -522,17 +523,6 @@ fn guest_archive() -> io::Result<Vec<u8>> {
     header.set_size(guest::PROGRAM.len() as u64);
     archive.append_data(&mut header, path, guest::PROGRAM)?;
     archive.into_inner()
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &io::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.get_ref().and_then(|inner| inner.source());
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use rollout::{
         Model, SamplingArgs,
         build::{self, BuildError},
     },
+    text::chain,
 };
 use serde_json::{Map, Value};
 
 use super::request::Problems;
-use crate::exit::chain;
 
 /// What a request to the model's server holds anyway, and no client may replace.
 const TAKEN: [&str; 5] = ["model", "messages", "tools", "stream", "n"];

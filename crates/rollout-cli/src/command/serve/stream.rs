@@ -18,6 +18,7 @@ use rollout::{
     job::{Cancel, JobError},
     model::{GenerateError, RolloutOutput, Share, samples::exclusion_cause},
     record::redact::Redactor,
+    text::chain,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -32,7 +33,6 @@ use super::{
     service::Service,
     source::{GroupOptions, Subject},
 };
-use crate::exit::chain;
 
 /// Begins the rollouts of a request. They end when the body is read to its end, or dropped.
 pub(super) fn start(service: Arc<Service>, asked: Asked, seat: OwnedSemaphorePermit) -> Body {

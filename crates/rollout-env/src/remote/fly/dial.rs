@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use reqwest::{Client, StatusCode, header};
+use rollout_core::text::chain;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_accept_key};
 
-use super::api::chain;
 use crate::guest::GuestStream;
 
 /// The header with which the proxy reaches one machine, and no other.
