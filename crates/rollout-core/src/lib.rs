@@ -23,9 +23,12 @@ pub mod quantity;
 pub mod redact;
 pub mod response;
 pub mod result;
+mod retry_after;
 pub mod row;
 pub mod sample;
 pub mod statistics;
 pub mod summary;
 pub mod text;
 pub mod xml;
+
+pub use retry_after::parse_retry_after;

@@ -224,3 +224,10 @@ pub(crate) enum CloudError {
     #[error("{0}")]
     Missing(String),
 }
+
+/// How long an answer asks to wait.
+#[cfg(any(feature = "e2b", feature = "fly"))]
+pub(crate) fn retry_after(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
+    let value = headers.get(reqwest::header::RETRY_AFTER)?.to_str().ok()?;
+    rollout_core::parse_retry_after(value, jiff::Timestamp::now())
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::token_prompt::TokenEndpoint;
 use crate::{Cause, Error, ErrorKind};
-use rollout_core::redact::Redactor;
+use rollout_core::{parse_retry_after, redact::Redactor};
 
 /// Why a try failed.
 #[derive(Debug)]
@@ -254,18 +254,11 @@ pub fn rejects_key(status: StatusCode, body: &[u8]) -> bool {
 /// How long the server asks to wait: in milliseconds, in seconds, or until a date.
 pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let header = |name: &str| headers.get(name)?.to_str().ok();
-    let number = |text: &str| text.trim().parse::<f64>().ok();
-    let seconds = match header("retry-after-ms").and_then(number) {
-        Some(milliseconds) => milliseconds / 1000.0,
-        None => {
-            let text = header("retry-after")?;
-            number(text).or_else(|| {
-                let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text.trim()).ok()?;
-                Some((date.as_second() - now.as_second()).max(0) as f64)
-            })?
-        }
-    };
-    Duration::try_from_secs_f64(seconds).ok()
+    let milliseconds = header("retry-after-ms").and_then(|text| text.trim().parse::<f64>().ok());
+    match milliseconds {
+        Some(milliseconds) => Duration::try_from_secs_f64(milliseconds / 1000.0).ok(),
+        None => parse_retry_after(header("retry-after")?, now),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::{error::Error as _, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, header, redirect};
+use rollout_core::parse_retry_after;
 use serde::Serialize;
 use serde_json::{Value, json};
 use url::Url;
@@ -292,8 +293,7 @@ fn is_passing(status: StatusCode) -> bool {
 
 /// The `Retry-After` of a response.
 fn retry_after(response: &Response) -> Option<Duration> {
-    let seconds = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    parse_retry_after(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, jiff::Timestamp::now())
 }
 
 /// A text without markup, on one line.

@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header::HeaderMap};
-use rollout_core::text::chain;
+use rollout_core::{parse_retry_after, text::chain};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -178,8 +179,7 @@ fn message(body: &str) -> String {
 /// The shortest pause that the headers ask for. Their names have the name of a limit at the end.
 fn retry_hint(headers: &HeaderMap) -> Option<Duration> {
     let hints = headers.iter().filter(|(name, _)| name.as_str().starts_with("retry-after"));
-    let seconds = hints.filter_map(|(_, value)| value.to_str().ok()?.trim().parse::<u64>().ok());
-    seconds.max().map(Duration::from_secs)
+    hints.filter_map(|(_, value)| parse_retry_after(value.to_str().ok()?, Timestamp::now())).max()
 }
 
 /// What an answer means that is no success.

@@ -7,7 +7,10 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
-use super::{super::CloudError, access::Access};
+use super::{
+    super::{CloudError, backend::retry_after},
+    access::Access,
+};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -103,7 +106,7 @@ impl Api {
             return Ok(answer);
         }
         let status = answer.status();
-        let hint = retry_after(&answer);
+        let hint = retry_after(answer.headers());
         let text = answer.bytes().await.unwrap_or_default();
         let text = serde_json::from_slice::<ApiError>(&text)
             .map_or_else(|_| String::from_utf8_lossy(&text).into_owned(), |error| error.message);
@@ -118,12 +121,6 @@ async fn decoded<T: DeserializeOwned>(answer: Response) -> Result<T, CloudError>
     let text = answer.bytes().await.map_err(|error| unanswered(&error))?;
     serde_json::from_slice(&text)
         .map_err(|error| CloudError::Refused(format!("unexpected answer of E2B: {error}")))
-}
-
-/// The seconds that an answer asks to wait.
-pub(super) fn retry_after(answer: &Response) -> Option<Duration> {
-    let seconds = answer.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 /// What an answer means that is not a success.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use reqwest::{Client, Method, Response, StatusCode, header};
+use rollout_core::text::chain;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::access::Access;
-use crate::remote::backend::CloudError;
+use crate::remote::backend::{CloudError, retry_after};
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -129,11 +130,6 @@ fn address(base: &str, path: &str, query: &[(&str, &str)]) -> Option<reqwest::Ur
     Some(url)
 }
 
-fn retry_after(headers: &header::HeaderMap) -> Option<Duration> {
-    let seconds: f64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
 /// What an error means. `kind` is the word that the API gives besides the text.
 fn meaning(
     status: StatusCode,
@@ -172,20 +168,6 @@ fn meaning(
     }
 }
 
-/// An error of the client with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        let more = deeper.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = deeper.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,6 +175,13 @@ mod tests {
     fn of(status: u16, kind: &str, error: &str) -> CloudError {
         let status = StatusCode::from_u16(status).unwrap();
         meaning(status, kind, error.to_owned(), "POST /x", Some(Duration::from_secs(7)))
+    }
+
+    #[test]
+    fn a_busy_server_may_name_a_date() {
+        let date = "Fri, 01 Jan 2500 00:00:00 GMT".parse().unwrap();
+        let wait = retry_after(&header::HeaderMap::from_iter([(header::RETRY_AFTER, date)]));
+        assert!(wait.unwrap() > Duration::from_secs(3600), "{wait:?}");
     }
 
     #[test]

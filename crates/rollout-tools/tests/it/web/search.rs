@@ -195,6 +195,7 @@ async fn a_service_that_stays_busy_fails() {
     for (status, retry_after, times) in [
         (StatusCode::TOO_MANY_REQUESTS, "0", 4),
         (StatusCode::SERVICE_UNAVAILABLE, "3600", 1),
+        (StatusCode::SERVICE_UNAVAILABLE, "Fri, 01 Jan 2500 00:00:00 GMT", 1),
         (StatusCode::UNAUTHORIZED, "0", 1),
     ] {
         let asked = Arc::new(AtomicUsize::new(0));
