@@ -153,7 +153,8 @@ fn append_file<W: io::Write>(archive: &mut tar::Builder<W>, path: &str, content:
     archive.append_data(&mut header, path, content)
 }
 
-fn append_added<W: io::Write>(archive: &mut tar::Builder<W>) -> io::Result<()> {
+/// Adds the guest, and the directory of the description, to an archive.
+pub(crate) fn append_added<W: io::Write>(archive: &mut tar::Builder<W>) -> io::Result<()> {
     for added in added_files() {
         let mut header = tar::Header::new_gnu();
         // An empty field is no number to some readers.

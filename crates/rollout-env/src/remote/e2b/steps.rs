@@ -18,7 +18,10 @@ use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
-use super::super::{AddedFile, CloudError, ImageSource, added_files, image::DESCRIPTION};
+use super::super::{
+    CloudError, ImageSource,
+    image::{DESCRIPTION, append_added},
+};
 use crate::{blocking::blocking, guest::PROGRAM_PATH};
 
 /// Variables of the build, of bash and of E2B, which are not the image's.
@@ -245,22 +248,7 @@ impl io::Write for HashWriter<'_> {
 /// Writes the guest, and the directory of the description.
 fn write_guest(writer: &mut GzEncoder<&mut NamedTempFile>) -> io::Result<()> {
     let mut archive = tar::Builder::new(writer);
-    for added in added_files() {
-        let mut header = tar::Header::new_gnu();
-        match added {
-            AddedFile::Dir { path, mode } => {
-                header.set_entry_type(tar::EntryType::Directory);
-                header.set_mode(mode);
-                header.set_size(0);
-                archive.append_data(&mut header, path, io::empty())?;
-            }
-            AddedFile::File { path, mode, content } => {
-                header.set_mode(mode);
-                header.set_size(content.len() as u64);
-                archive.append_data(&mut header, path, content)?;
-            }
-        }
-    }
+    append_added(&mut archive)?;
     archive.finish()
 }
 
