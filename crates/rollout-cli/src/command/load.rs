@@ -13,7 +13,7 @@ use globset::{Glob, GlobMatcher};
 use rollout::{
     config::{
         AgentKind, DatasetSource, EnvValue, EnvironmentConfig, InteractionConfig, LoadedJob, Override,
-        Problems, Severity, load_job, load_job_text,
+        Problems, Severity, env_lines, load_job, load_job_text,
     },
     environment::{ConnectError, HostPaths, Provider, connect},
     job::{ExampleSet, NoProvider, Plan, PlanDataset, PlanError, Selection, Work},
@@ -52,21 +52,13 @@ pub(crate) fn use_env_file(path: &Path) -> Result<(), Failure> {
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::from(format!("cannot read {}: {error}", path.display())))?;
     let mut variables = HashMap::new();
-    for (number, line) in text.lines().map(str::trim).enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let Some((name, value)) = line.strip_prefix("export ").unwrap_or(line).split_once('=') else {
+    for (number, name, value) in env_lines(&text) {
+        let Some(value) = value else {
             // The line may be a secret.
-            let place = format!("line {} of {}", number + 1, path.display());
+            let place = format!("line {number} of {}", path.display());
             return Err(Failure::from(format!("{place} is not of the form NAME=value")));
         };
-        let value = value.trim();
-        let unquoted = ['"', '\'']
-            .iter()
-            .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
-            .unwrap_or(value);
-        variables.insert(name.trim().to_owned(), unquoted.to_owned());
+        variables.insert(name.to_owned(), value.to_owned());
     }
     // One command reads one file.
     let _ = ENV_FILE.set(variables);

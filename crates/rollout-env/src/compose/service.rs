@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_settings::{EnvValue, Node, Section, Value, diagnostic::quoted, read_text};
+use rollout_settings::{EnvValue, Node, Section, Value, diagnostic::quoted, env_lines, read_text};
 
 use super::{
     BuildOptions, ComposeService, ContainerSettings, Dependency, DependencyCondition, HealthcheckSource,
@@ -204,8 +204,8 @@ fn env_files(context: &Context<'_>, section: &Section<'_>) -> Vec<(String, Strin
         }
         match read_text(&file) {
             Ok(text) => {
-                for (key, value) in values::env_lines(&text) {
-                    let value = value.or_else(|| context.vars.and_then(|vars| vars(key)));
+                for (_, key, value) in env_lines(&text) {
+                    let value = value.map(str::to_owned).or_else(|| context.vars.and_then(|vars| vars(key)));
                     all.extend(value.map(|value| (key.to_owned(), value)));
                 }
             }

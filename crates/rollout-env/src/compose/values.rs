@@ -89,24 +89,6 @@ pub(super) fn short_mount(text: &str) -> (Option<&str>, &str, Vec<&str>) {
     }
 }
 
-/// The lines of a file with variables: `KEY=value`, `KEY`, comments and empty lines.
-pub(super) fn env_lines(text: &str) -> impl Iterator<Item = (&str, Option<String>)> {
-    text.lines().filter_map(|line| {
-        let line = line.trim();
-        let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-        if line.is_empty() || line.starts_with('#') {
-            return None;
-        }
-        let Some((key, value)) = line.split_once('=') else { return Some((line, None)) };
-        let value = value.trim();
-        let quoted = ['"', '\'']
-            .into_iter()
-            .find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote).map(str::to_owned));
-        let plain = || value.split(" #").next().unwrap_or_default().trim_end().to_owned();
-        Some((key.trim_end(), Some(quoted.unwrap_or_else(plain))))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,15 +134,5 @@ mod tests {
         ] {
             assert_eq!(duration(text).map(|time| time.as_secs_f64()), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn files_with_variables_have_comments_quotes_and_names_alone() {
-        let text = "# comment\nA=1\nexport B=\"two words\"\n\nC\nD=x # note\nE=a=b\n";
-        let found: Vec<_> = env_lines(text).map(|(key, value)| format!("{key}={value:?}")).collect();
-        assert_eq!(
-            found,
-            [r#"A=Some("1")"#, r#"B=Some("two words")"#, "C=None", r#"D=Some("x")"#, r#"E=Some("a=b")"#]
-        );
     }
 }

@@ -70,5 +70,5 @@ pub use user::{UserConfig, UserKind};
 
 pub use rollout_settings::{
     Code, Diagnostic, Document, Env, EnvValue, ExpandError, Expanded, Override, OverrideError, Problems,
-    Severity, diagnostic::nearest, env_value, expand,
+    Severity, diagnostic::nearest, env_lines, env_value, expand,
 };
