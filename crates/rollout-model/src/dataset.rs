@@ -189,8 +189,14 @@ impl<F: FnMut(Row) -> ControlFlow<()>> CheckedRows<F> {
             if read_line(&mut reader, &mut line).map_err(Unread::Io)? == 0 {
                 break;
             }
-            let text = std::str::from_utf8(&line)
-                .map_err(|error| Unread::Io(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+            let text = match std::str::from_utf8(&line) {
+                Ok(text) => text,
+                Err(error) => {
+                    let message = format!("not UTF-8 from byte {}", error.valid_up_to() + 1);
+                    self.problems.push(Problem { row: number, message });
+                    continue;
+                }
+            };
             if !text.trim().is_empty() && self.row(number, serde_json::from_str(text.trim_end())).is_break() {
                 break;
             }
@@ -444,6 +450,19 @@ pub fn hash_text(digest: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_are_not_utf_8_are_reported_with_their_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data.jsonl");
+        std::fs::write(&path, b"{\"question\": \"1\"}\n{\"question\": \"\xff\"}\n\nno\n").unwrap();
+        let error = each_row(&path, |_| ControlFlow::Continue(())).unwrap_err();
+        insta::assert_snapshot!(error, @r"
+        the dataset has 2 invalid rows:
+          row 2: not UTF-8 from byte 15
+          row 4: not JSON: expected ident at column 2
+        ");
+    }
 
     #[test]
     fn the_hash_of_an_example_never_changes() {
