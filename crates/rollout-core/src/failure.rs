@@ -154,7 +154,7 @@ impl ErrorType {
 impl ErrorType {
     /// Whether a trial with this error has failed even if it has a reward. A model rollout is always scored; a failure
     /// of its server, a tool or its environment says nothing about the model.
-    pub fn fails_scored_trials(self) -> bool {
+    pub(crate) fn fails_scored_trials(self) -> bool {
         matches!(self, Self::ModelFailed | Self::InteractionFailed | Self::EnvironmentStartFailed)
     }
 }

@@ -324,7 +324,7 @@ impl State {
     }
 
     /// The tokens before a prompt, if it continues the last turn.
-    pub fn token_history(&self, prompt: &[Arc<Message>]) -> Option<TokenHistory<'_>> {
+    pub(crate) fn token_history(&self, prompt: &[Arc<Message>]) -> Option<TokenHistory<'_>> {
         let last = self.trajectory.last()?;
         let tokens = last.response.tokens.as_ref()?;
         TokenHistory::of(&last.prompt, &last.completion, last.response.finish_reason.as_ref(), tokens, prompt)
@@ -332,7 +332,7 @@ impl State {
 
     /// Whether the rollout or its scoring failed, or it timed out, so that its reward says little about the model. False
     /// for an error that [counts](ErrorKind::is_counted).
-    pub fn is_cut_short(&self) -> bool {
+    pub(crate) fn is_cut_short(&self) -> bool {
         self.timed_out || self.failure().is_some_and(|error| !error.kind.is_counted())
     }
 

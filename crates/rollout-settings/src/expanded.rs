@@ -144,7 +144,7 @@ impl<'r> Section<'r> {
     }
 
     /// A mapping as JSON, with its texts expanded.
-    pub fn expanded_map(&self, key: &str) -> Map<String, Json> {
+    pub(crate) fn expanded_map(&self, key: &str) -> Map<String, Json> {
         let Some(settings) = self.mapping(key) else { return Map::new() };
         let mut text = |key: &str, written: &str, node: &Node| {
             let expanded = self.expand(written, node);

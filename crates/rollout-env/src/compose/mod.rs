@@ -263,7 +263,7 @@ const POWERFUL: [&str; 8] =
 
 impl ContainerSettings {
     /// Whether the container could take over the engine's machine.
-    pub fn is_powerful(&self) -> bool {
+    pub(crate) fn is_powerful(&self) -> bool {
         let is_capability = |name: &String| {
             let name = name.to_uppercase();
             POWERFUL.contains(&name.strip_prefix("CAP_").unwrap_or(&name))

@@ -41,7 +41,7 @@ impl ContainerEnd {
 
     /// Whether further events cannot change the [error](Self::into_error). The engine reports a kill from outside before
     /// the end, and may report that the memory ran out after it.
-    pub fn is_explained(&self) -> bool {
+    pub(crate) fn is_explained(&self) -> bool {
         self.has_ended()
             && (self.out_of_memory || self.exit_code != KILLED || self.happened(&["kill", "stop", "oom"]))
     }

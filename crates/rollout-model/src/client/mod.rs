@@ -211,7 +211,7 @@ impl Client {
 
     /// The same for a conversation whose first messages are known as tokens. They are sent as tokens if the client is
     /// configured for it and the server accepts them, and as messages otherwise.
-    pub async fn respond_after(
+    pub(crate) async fn respond_after(
         &self,
         model: &Model,
         messages: &[Arc<Message>],

@@ -29,11 +29,7 @@ pub fn boxed(text: &str) -> Option<&str> {
 }
 
 /// The content of the last `\boxed{…}` of a text, or the whole text.
-///
-/// ```
-/// assert_eq!(rollout::model::parser::boxed_or_all("4"), "4");
-/// ```
-pub fn boxed_or_all(text: &str) -> &str {
+pub(crate) fn boxed_or_all(text: &str) -> &str {
     boxed(text).unwrap_or(text)
 }
 

@@ -16,7 +16,8 @@ mod xml;
 
 use std::{fmt, sync::Arc};
 
-pub use boxed::{Boxed, boxed, boxed_or_all};
+pub(crate) use boxed::boxed_or_all;
+pub use boxed::{Boxed, boxed};
 pub use code::CodeBlock;
 pub use think::{MaybeThink, Think};
 pub use xml::{Xml, XmlError, XmlField};

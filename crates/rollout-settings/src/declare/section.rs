@@ -14,7 +14,7 @@ use crate::{
 use rollout_core::quantity::{Bytes, Cpus, QuantityError};
 
 /// About thirty years. Even multiplied it fits the clock types.
-pub const MAX_TIMEOUT_SEC: f64 = 1e9;
+pub(crate) const MAX_TIMEOUT_SEC: f64 = 1e9;
 
 /// The largest amount that fits the signed numbers of providers.
 const MAX_MEBIBYTES: f64 = (i64::MAX >> 20) as f64;

@@ -271,21 +271,6 @@ fn each_task(path: &Path, take: &mut dyn FnMut(BenchmarkItem) -> io::Result<()>)
     gathered.finish(path.display().to_string())
 }
 
-/// Converts values to questions. Each value is an object as in a file.
-pub fn tasks_from(values: impl IntoIterator<Item = Value>) -> Result<Vec<BenchmarkItem>, DataError> {
-    let mut items = Vec::new();
-    let mut take = |item| {
-        items.push(item);
-        Ok(())
-    };
-    let mut gathered = Gathered::new("entry", &mut take);
-    for (place, value) in values.into_iter().enumerate() {
-        gathered.take(place + 1, BenchmarkItem::parse(&value.to_string()));
-    }
-    gathered.finish("the list".to_owned())?;
-    Ok(items)
-}
-
 /// Reads the questions that a configuration selects one by one, each with its position among them. Returns the number
 /// of all questions. Blocks while it reads.
 pub(super) fn each_question(

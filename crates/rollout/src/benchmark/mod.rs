@@ -68,7 +68,7 @@ mod version;
 
 pub use crate::config::load_config;
 pub use auto_start::AutoStartError;
-pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
+pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select};
 pub use eval::{Eval, rollout};
 pub use question::DEFAULT_SYSTEM_PROMPT;
 pub use rollout_core::row::{PREDICTED_ANSWER, TaskResult, ToolCallRecord, Trajectory, Unnumbered};

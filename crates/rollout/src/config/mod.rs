@@ -33,14 +33,17 @@ mod user;
 
 pub use address::{AddressError, GitAddress, HubAddress, NamedDataset, is_git_address, is_hub_address};
 pub use agent::{AgentConfig, AgentKind};
-pub use benchmark::*;
+pub use benchmark::{NotText, RolloutConfig, RolloutOverrides, benchmark_schema};
 pub use columns::{ColumnConfig, ColumnsConfig};
 pub use dataset::{DatasetConfig, DatasetSource, RegistryLocation, TaskFilter};
 pub use gateway::JobGatewayConfig;
 pub use interaction::{
     ContainerConfig, ContainerImage, ExamplesConfig, InteractionConfig, InteractionKind, interaction_schema,
 };
-pub use job::*;
+pub use job::{
+    AfterAgentError, AgentProcesses, BudgetConfig, Compat, JobConfig, LogLevel, RetryConfig, VerifierConfig,
+    VerifierEnvironment, job_schema,
+};
 pub use known_servers::{KNOWN_SERVERS, KnownServer};
 pub use load_benchmark::{
     LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config,
@@ -54,7 +57,11 @@ pub use preset::{
     PresetAgentConfig, PresetConfig, PresetInstall, dialect_name, is_preset_path, load_preset_text, preset,
     preset_names, preset_schema, preset_text,
 };
-pub use rollout_core::{address::is_loopback, quantity::*, result::JobMetric};
+pub use rollout_core::{
+    address::is_loopback,
+    quantity::{Bytes, Cpus, QuantityError},
+    result::JobMetric,
+};
 pub use rollout_env::{EnvironmentConfig, EnvironmentKind, KeepImages, PreservePolicy};
 pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;

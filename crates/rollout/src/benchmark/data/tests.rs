@@ -83,8 +83,8 @@ fn lines_are_read_with_any_text_and_any_line_ending() {
 fn a_list_is_read_with_or_without_an_object_around_it() {
     let list = r#"[{"id": 1, "question": "a"}, {"id": 2, "question": "b"}]"#;
     let object = format!("\u{feff}{{\"name\": {{\"data\": []}}, \"data\": {list}, \"more\": [1]}}");
-    let expected = tasks_from([json!({"id": 1, "question": "a"}), json!({"id": 2, "question": "b"})]);
-    let expected = expected.unwrap();
+    let lines = "{\"id\": 1, \"question\": \"a\"}\n{\"id\": 2, \"question\": \"b\"}";
+    let expected = read("q.jsonl", lines).unwrap();
     assert_eq!(read("q.json", list).unwrap(), expected);
     assert_eq!(read("q.JSON", object).unwrap(), expected);
 }
@@ -150,7 +150,7 @@ fn ids_select_before_the_number() {
     let ids = |items: Vec<BenchmarkItem>| items.into_iter().map(|item| item.id).collect::<Vec<_>>();
     let items = || {
         let values = ["task_001", "task_002", "task_003"].map(|id| json!({"id": id, "question": "q"}));
-        tasks_from(values).unwrap()
+        read("q.json", json!(values).to_string()).unwrap()
     };
     let wanted = ["task_003".to_owned(), "task_001".to_owned()];
     assert_eq!(ids(select(items(), Some(&wanted), None).unwrap()), ["task_001", "task_003"]);
