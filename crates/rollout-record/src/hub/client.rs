@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header, redirect};
-use secrecy::{ExposeSecret as _, SecretString};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header};
+use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{HubError, commit::FileChanged};
-use rollout_core::{address::is_loopback, redact::Redactor, text::cut};
-
-/// The connection timeout.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use super::{
+    HubError,
+    commit::FileChanged,
+    connection::{HubConnection, HubConnectionError, MAX_HUB_ANSWER},
+};
+use rollout_core::{parse_retry_after, redact::Redactor, text::cut};
 
 /// The timeout of an answer, in addition to the time for sending data.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,58 +31,27 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 
 const MAX_REDIRECTS: u32 = 5;
 
-/// The maximum size of an answer.
-const MAX_ANSWER: usize = 64 << 20;
-
 /// A hub and a token for it.
 #[derive(Debug, Clone)]
 pub struct Hub {
-    http: reqwest::Client,
-    endpoint: Url,
-    token: SecretString,
+    connection: HubConnection,
 }
 
 impl Hub {
     /// Creates a client for a hub, with a token that has write access. Nothing is sent yet.
     pub fn new(endpoint: &str, token: impl Into<SecretString>) -> Result<Self, HubError> {
-        let token: SecretString = token.into();
-        let token = SecretString::from(token.expose_secret().trim());
-        if token.expose_secret().is_empty()
-            || !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
-        {
-            return Err(HubError::NoToken);
-        }
-        let url = Url::parse(endpoint).ok().filter(|url| {
-            let bare = url.username().is_empty() && url.password().is_none() && url.query().is_none();
-            bare && url.has_host()
-                && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(endpoint))
-        });
-        let Some(endpoint) = url else {
-            // The user part of a URL may contain a password, and its query a key.
-            let shown =
-                endpoint.rsplit('@').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
-            return Err(HubError::Endpoint(short(shown)));
-        };
-        let builder = match endpoint.scheme() {
-            // Plain HTTP is used only on loopback, and a proxy would send the token to another machine.
-            "http" => reqwest::Client::builder().no_proxy(),
-            _ => reqwest::Client::builder(),
-        };
-        let http = builder
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A redirect would send the token to another host.
-            .redirect(redirect::Policy::none())
-            .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(HubError::Setup)?;
-        Ok(Self { http, endpoint, token })
+        let connection = HubConnection::new(endpoint, Some(&token.into()), |builder| builder);
+        let connection = connection.map_err(|error| match error {
+            HubConnectionError::Endpoint(shown) => HubError::Endpoint(short(&shown)),
+            HubConnectionError::Token => HubError::NoToken,
+            HubConnectionError::Client(source) => HubError::Setup(source),
+        })?;
+        if connection.token().is_some() { Ok(Self { connection }) } else { Err(HubError::NoToken) }
     }
 
-    /// Returns a URL on the hub. The path must be escaped already.
+    /// Returns a URL on the hub.
     pub(super) fn url(&self, path: &str) -> Url {
-        let mut url = self.endpoint.clone();
-        url.set_path(&format!("{}/{path}", self.endpoint.path().trim_end_matches('/')));
-        url
+        self.connection.url(path.split('/'))
     }
 
     /// Parses an upload URL from the hub.
@@ -90,10 +60,9 @@ impl Hub {
             .ok()
             .filter(Url::has_host)
             .ok_or_else(|| HubError::strange(action, "an invalid URL"))?;
-        match url.scheme() {
-            "https" => Ok(url),
-            "http" if self.endpoint.scheme() == "http" => Ok(url),
-            _ => Err(HubError::Elsewhere { action: action.to_owned(), to: origin(&url) }),
+        match self.connection.allows(&url) {
+            true => Ok(url),
+            false => Err(HubError::Elsewhere { action: action.to_owned(), to: origin(&url) }),
         }
     }
 
@@ -108,11 +77,8 @@ impl Hub {
         let action = || action.to_owned();
         let (mut url, mut wait, mut tries, mut redirects) = (url, FIRST_WAIT, 1, 0);
         loop {
-            let is_hub = url.origin() == self.endpoint.origin();
-            let mut request = self.http.request(method.clone(), url.clone()).timeout(ANSWER_TIMEOUT);
-            if is_hub {
-                request = request.bearer_auth(self.token.expose_secret());
-            }
+            let is_hub = self.connection.has(&url);
+            let request = self.connection.request(method.clone(), url.clone()).timeout(ANSWER_TIMEOUT);
             let pause = match build(request).send().await {
                 Ok(answer) if is_hub && answer.status().is_redirection() => {
                     let to = answer
@@ -121,7 +87,7 @@ impl Hub {
                         .and_then(|to| url.join(to.to_str().ok()?).ok());
                     let Some(to) = to else { return Err(self.refused(&action(), answer).await) };
                     redirects += 1;
-                    if to.origin() != self.endpoint.origin() || redirects > MAX_REDIRECTS {
+                    if !self.connection.has(&to) || redirects > MAX_REDIRECTS {
                         return Err(HubError::Elsewhere { action: action(), to: origin(&to) });
                     }
                     url = to;
@@ -175,7 +141,7 @@ impl Hub {
         build: impl Fn(RequestBuilder) -> RequestBuilder,
     ) -> Result<T, HubError> {
         let answer = self.ask(action, method, url, build).await?;
-        let body = read(answer, MAX_ANSWER).await.map_err(|source| HubError::Unreachable {
+        let body = read(answer, MAX_HUB_ANSWER).await.map_err(|source| HubError::Unreachable {
             action: action.to_owned(),
             tries: 1,
             source: source.without_url(),
@@ -190,7 +156,7 @@ impl Hub {
         let text = String::from_utf8_lossy(&body);
         let reported = serde_json::from_str::<Value>(&text).ok();
         let reported = reported.as_ref().and_then(|value| value.get("error")?.as_str()).unwrap_or(&text);
-        let said = short(&Redactor::new([self.token.expose_secret()]).text(reported));
+        let said = short(&Redactor::new(self.connection.token()).text(reported));
         let said = if said.is_empty() { said } else { format!(": {said}") };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HubError::Unauthorized { action, said },
@@ -209,14 +175,9 @@ fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500..)
 }
 
-/// Returns the delay that the hub requests, given in seconds or as a date.
+/// Returns the delay that the hub requests.
 fn retry_after(answer: &Response) -> Option<Duration> {
-    let text = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = text.parse::<f64>().ok().or_else(|| {
-        let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-        Some((date.as_second() - jiff::Timestamp::now().as_second()).max(0) as f64)
-    })?;
-    Duration::try_from_secs_f64(seconds).ok()
+    parse_retry_after(answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?, jiff::Timestamp::now())
 }
 
 /// Returns the start of a server's message on one line.

@@ -18,6 +18,7 @@
 mod card;
 mod client;
 mod commit;
+mod connection;
 mod error;
 mod files;
 mod large;
@@ -25,6 +26,7 @@ mod name;
 mod push;
 
 pub use client::Hub;
+pub use connection::{HubConnection, HubConnectionError, MAX_HUB_ANSWER};
 pub use error::HubError;
 pub use files::{FileError, PushFile};
 pub use name::{RepoName, RepoNameError};

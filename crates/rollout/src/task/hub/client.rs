@@ -2,81 +2,46 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, Response, StatusCode, Url, header, redirect};
-use secrecy::{ExposeSecret as _, SecretString};
+use reqwest::{Method, Response, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::{HubAccess, HubDataError};
 use crate::download_client::without_secrets;
-use rollout_core::address::is_loopback;
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use rollout_record::hub::{HubConnection, HubConnectionError, MAX_HUB_ANSWER};
 
 /// The timeout between two parts of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_REDIRECTS: usize = 5;
 
-/// The maximum size of a description.
-const MAX_ANSWER: usize = 64 << 20;
-
 /// A client of one hub.
 #[derive(Debug)]
 pub(super) struct HubClient {
-    http: Client,
-    endpoint: Url,
-    token: Option<SecretString>,
+    connection: HubConnection,
 }
 
 impl HubClient {
     pub(super) fn new(access: &HubAccess) -> Result<Self, HubDataError> {
-        let text = access.endpoint.trim();
-        let url = Url::parse(text).ok().filter(|url| {
-            let bare = url.username().is_empty() && url.password().is_none() && url.query().is_none();
-            bare && url.has_host() && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(text))
-        });
-        let Some(endpoint) = url else {
-            // The user part of a URL may contain a password, and its query a key.
-            let shown = text.rsplit('@').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
-            return Err(HubDataError::Endpoint(shown.to_owned()));
-        };
-        let token = access.token.as_ref().map(|token| SecretString::from(token.expose_secret().trim()));
-        let token = token.filter(|token| !token.expose_secret().is_empty());
-        if token
-            .as_ref()
-            .is_some_and(|token| !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic()))
-        {
-            return Err(HubDataError::Token);
-        }
-        let builder = match endpoint.scheme() {
-            // Plain HTTP is used only on loopback, and a proxy would send the token to another machine.
-            "http" => Client::builder().no_proxy(),
-            _ => Client::builder(),
-        };
-        let http = builder
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
-            .redirect(redirect::Policy::none())
+        let connection = HubConnection::new(&access.endpoint, access.token.as_ref(), |builder| {
             // The hash of a file is that of its bytes as they are sent.
-            .no_gzip()
-            .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(HubDataError::Client)?;
-        Ok(Self { http, endpoint, token })
+            builder.read_timeout(READ_TIMEOUT).no_gzip()
+        });
+        let connection = connection.map_err(|error| match error {
+            HubConnectionError::Endpoint(shown) => HubDataError::Endpoint(shown),
+            HubConnectionError::Token => HubDataError::Token,
+            HubConnectionError::Client(source) => HubDataError::Client(source),
+        })?;
+        Ok(Self { connection })
     }
 
     /// The base URL of the hub.
     pub(super) fn endpoint(&self) -> &str {
-        self.endpoint.as_str().trim_end_matches('/')
+        self.connection.endpoint()
     }
 
     /// A URL on the hub. The parts of its path are escaped.
     pub(super) fn url(&self, parts: &[&str]) -> Url {
-        let mut url = self.endpoint.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(parts);
-        }
-        url
+        self.connection.url(parts.iter().copied())
     }
 
     /// Sends a request for a file from a byte on, and follows redirects.
@@ -84,10 +49,7 @@ impl HubClient {
         let shown = without_secrets(url);
         let mut next = url.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let mut request = self.http.get(next.clone());
-            if let Some(token) = self.token.as_ref().filter(|_| next.origin() == self.endpoint.origin()) {
-                request = request.bearer_auth(token.expose_secret());
-            }
+            let mut request = self.connection.request(Method::GET, next.clone());
             if from > 0 {
                 request = request.header(header::RANGE, format!("bytes={from}-"));
             }
@@ -101,8 +63,7 @@ impl HubClient {
                     url: shown.clone(),
                     reason: "a redirect without an address".to_owned(),
                 })?;
-            let is_safe = to.scheme() == "https" || to.scheme() == "http" && self.endpoint.scheme() == "http";
-            if !is_safe || !to.has_host() {
+            if !self.connection.allows(&to) {
                 return Err(HubDataError::Redirect { url: shown, to: without_secrets(&to) });
             }
             next = to;
@@ -117,14 +78,14 @@ impl HubClient {
         let next = answer.headers().get(header::LINK).and_then(|link| next_page(url, link.to_str().ok()?));
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|source| failed(&shown, source))? {
-            if body.len() + chunk.len() > MAX_ANSWER {
+            if body.len() + chunk.len() > MAX_HUB_ANSWER {
                 return Err(HubDataError::Strange { url: shown, reason: "it is too large".to_owned() });
             }
             body.extend_from_slice(&chunk);
         }
         let value = serde_json::from_slice(&body)
             .map_err(|error| HubDataError::Strange { url: shown, reason: format!("not JSON: {error}") })?;
-        Ok((value, next.filter(|next| next.origin() == self.endpoint.origin())))
+        Ok((value, next.filter(|next| self.connection.has(next))))
     }
 }
 
