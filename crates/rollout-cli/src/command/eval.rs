@@ -6,10 +6,11 @@ use rollout::{
     benchmark::{EvalError, Run},
     config::{LoadedBenchmark, LogLevel, Override, RolloutOverrides, load_benchmark, load_benchmark_record},
     job::{Cancel, Rerun, Resumable},
+    preflight,
     record::redact::Redactor,
 };
 
-use super::{hub_questions, load, run};
+use super::{hub_questions, load, run, warnings::findings};
 use crate::{
     args::Eval,
     exit::{Exit, Failure, hinted},
@@ -34,6 +35,8 @@ pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     for warning in &loaded.warnings {
         writeln!(anstream::stderr().lock(), "{}", redactor.text(&warning.render(true)))?;
     }
+    let unreachable = preflight::unreachable_models_of_benchmark(&loaded.config).await;
+    super::preflight::print_warnings(&findings(&unreachable, false))?;
     let log = start_logging(&loaded, form);
     let recorded = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
     let program = std::env::current_exe()?;

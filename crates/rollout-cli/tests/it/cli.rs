@@ -516,7 +516,9 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
       |
       = help: did you mean `max_turns`?
 
-    ✓ config.json (1 question): 1 warning
+    warning: the model: the model server at http://127.0.0.1:1 does not answer: error sending request: client error (Connect): tcp connect error: Connection refused (os error 111)
+
+    ✓ config.json (1 question): 2 warnings
     --- exit 0
     "#);
     fs::write(dir.path().join("q.jsonl"), "{\"id\": 1}\n?\n").unwrap();
@@ -533,7 +535,9 @@ fn validate_knows_a_benchmark_and_looks_at_its_questions() {
       |
       = help: did you mean `max_turns`?
 
-    ✗ config.json: 1 problem, 1 warning
+    warning: the model: the model server at http://127.0.0.1:1 does not answer: error sending request: client error (Connect): tcp connect error: Connection refused (os error 111)
+
+    ✗ config.json: 1 problem, 2 warnings
     --- exit 2
     "#);
     fs::write(dir.path().join("config.json"), r#"{"max_turns": 0, "data_path": "absent"}"#).unwrap();

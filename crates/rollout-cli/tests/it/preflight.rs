@@ -147,6 +147,26 @@ fn a_model_server_that_does_not_answer_is_a_warning() {
 }
 
 #[test]
+fn each_model_server_without_a_key_that_does_not_answer_is_a_warning() {
+    let model = |port: u16| json!({"name": "m", "base_url": format!("http://127.0.0.1:{port}/v1")});
+    let interaction = json!({
+        "dataset": [{"question": "What is 2+2?", "answer": "4"}],
+        "type": "multi_turn",
+        "user": {"model": model(2), "prompt": "Ask."},
+        "rubric": [{"judge": {"model": model(3)}}],
+    });
+    let job = job()
+        .agent(json!({"name": "gpt", "model": model(1)}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    let said = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0).stderr();
+    for (subject, port) in [("agent gpt", 1), ("the user of sums", 2), ("the judge of sums", 3)] {
+        let warning =
+            format!("warning: {subject}: the model server at http://127.0.0.1:{port} does not answer");
+        assert!(said.contains(&warning), "{said}");
+    }
+}
+
+#[test]
 fn a_directory_of_tasks_is_validated_with_its_dockerfiles_and_scripts() {
     let job = job()
         .task(TestTask::new("a").dockerfile("FRM x\n"))

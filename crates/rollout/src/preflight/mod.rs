@@ -20,7 +20,7 @@ use std::{
 
 use indexmap::IndexMap;
 
-pub use self::endpoint::unreachable_models;
+pub use self::endpoint::{unreachable_models, unreachable_models_of_benchmark};
 use self::script::{Parsed, ScriptText};
 use crate::{
     config::{AgentKind, JobConfig},
