@@ -123,12 +123,12 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
         }
     }
     summary.cancelled |= subjects.next().is_some();
-    let bytes = match &failure {
-        Some(error) => encoded(&Last::Error { error }),
-        None => encoded(&summary.last(started)),
+    let last = match &failure {
+        Some(error) => Last::Error { error },
+        None => summary.last(started),
     };
     // A client that went away needs no summary.
-    let _ = lines.send(Line { bytes: group.redacted(bytes), _unread: None }).await;
+    let _ = lines.send(Line { bytes: group.redacted(&last), _unread: None }).await;
 }
 
 /// How long the end of the service waits for a client to read on.
@@ -158,20 +158,20 @@ impl Group {
         if outputs.is_empty() {
             return Ok((tally, cancelled, None));
         }
-        let bytes = self.redacted(encoded(&GroupLine::new(&outputs, self.how.form)));
+        let bytes = self.redacted(&GroupLine::new(&outputs, self.how.form));
         Ok((tally, cancelled, Some(Line { bytes, _unread: Some(Unread::new(&self.service.unread)) })))
     }
 
     /// A line without the secrets of the job and the request, which a server may have repeated.
-    fn redacted(&self, line: Vec<u8>) -> Bytes {
+    fn redacted(&self, line: &impl Serialize) -> Bytes {
+        let bytes = encoded(line);
         let redactor = &self.how.redactor;
-        match std::str::from_utf8(&line) {
-            Ok(text) if !redactor.is_empty() => match redactor.text(text) {
-                std::borrow::Cow::Borrowed(_) => line.into(),
-                std::borrow::Cow::Owned(clean) => clean.into_bytes().into(),
-            },
-            _ => line.into(),
+        if !redactor.finds(&bytes) {
+            return bytes.into();
         }
+        // Only texts are redacted: a secret may also be among the digits of a number, or end in the escape of a quote.
+        let value = serde_json::to_value(line).expect("a line is data with text for keys");
+        encoded(&redactor.json(value)).into()
     }
 
     /// An error that ends a request, with what to do about it.

@@ -18,6 +18,26 @@ fn guarded(server: &ModelServer) -> rollout_testkit::TestJob {
 }
 
 #[test]
+fn a_key_that_is_also_a_number_or_ends_in_an_escape_leaves_lines_that_are_json() {
+    for key in ["00000000", "sk-12345\\"] {
+        // The first is in the digits of the reward, and the second before the quotes of a text.
+        let server = ModelServer::always(ModelReply::text("sk-12345\" and 00000000"));
+        let rubric = json!([{"name": "sum", "command": ["echo", "0.30000000000000004"]}]);
+        let interaction = json!({"dataset": [{"question": "well"}], "rubric": rubric});
+        let job = job(&server, 1)
+            .env("POLICY_KEY", key)
+            .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+        let service = Service::start(job);
+        let mut answer = service.rollouts(&json!({"example_ids": [0], "rollouts_per_example": 1}));
+        let group = answer.next().unwrap();
+        assert_eq!(group["rewards"], json!([0.30000000000000004]), "{key}: {group:#}");
+        let said = group["rollouts"][0]["completion"][0]["content"].as_str().unwrap();
+        assert_eq!(said.contains("[redacted]"), key == "00000000", "{said}");
+        assert_eq!(summary(answer.next())["avg_reward"], 0.30000000000000004);
+    }
+}
+
+#[test]
 fn a_request_may_name_an_endpoint_which_gets_nothing_of_the_jobs_own() {
     let own = ModelServer::always(ModelReply::text("1"));
     let other = ModelServer::always(ModelReply::text(format!("The key is {KEY}"))).key(KEY);
