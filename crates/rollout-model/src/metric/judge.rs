@@ -65,11 +65,11 @@ impl LlmJudge {
 
 impl Judgement {
     /// Parses the reply of a judge: the field `score` of a JSON object, from 0 to 1, and the field `correct`, which may
-    /// be anything that Python converts to a boolean. If only one is present, the other follows from it. Any other
-    /// reply is correct if it contains the word *true* and not *false*.
+    /// be anything that Python converts to a boolean. If only one is present, the other follows from it. The object may
+    /// be in a code fence. Any other reply is correct if it contains the word *true* and not *false*.
     pub fn read(reply: &str) -> Self {
         let raw = reply.to_owned();
-        if let Ok(Value::Object(object)) = serde_json::from_str(reply) {
+        if let Ok(Value::Object(object)) = serde_json::from_str(without_fence(reply)) {
             let rating =
                 object.get("score").and_then(Value::as_f64).filter(|score| (0.0..=1.0).contains(score));
             let correct = match object.get("correct") {
@@ -92,6 +92,14 @@ impl Judgement {
     pub fn score(&self) -> f64 {
         self.rating.unwrap_or(f64::from(self.correct))
     }
+}
+
+/// The text in a code fence, if the reply is nothing else. Judges add fences though the prompt forbids them.
+fn without_fence(reply: &str) -> &str {
+    const FENCE: &str = "```";
+    let inner = reply.trim().strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(FENCE));
+    // The name of a language.
+    inner.map_or(reply, |inner| inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric()))
 }
 
 fn is_true(value: &Value) -> bool {
@@ -155,7 +163,10 @@ mod tests {
             (r#"{"verdict": true}"#, false),
             ("```json\n{\"correct\": true}\n```", true),
             ("```json\n{\"correct\": false}\n```", false),
-            ("```json\n{\"correct\": true, \"reasoning\": \"not false\"}\n```", false),
+            ("```json\n{\"correct\": true, \"reasoning\": \"not false\"}\n```", true),
+            (" ```\n{\"correct\": false, \"reasoning\": \"not true\"}\n```\n", false),
+            ("```json\n{\"correct\": true}", true),
+            ("```", false),
             ("TRUE", true),
             ("It is untrue", true),
             ("yes", false),
@@ -178,6 +189,8 @@ mod tests {
             (r#"{"correct": true, "score": 85}"#, 1.0, true),
             (r#"{"correct": true, "score": "high"}"#, 1.0, true),
             (r#"{"correct": false, "score": -1}"#, 0.0, false),
+            ("```json {\"correct\": false, \"score\": 0.75} ```", 0.75, false),
+            ("```JSON\r\n{\"score\": 0.25}\r\n```", 0.25, false),
         ] {
             let judgement = Judgement::read(reply);
             assert_eq!((judgement.score(), judgement.correct), (score, correct), "{reply}");
