@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use rollout_core::{
     message::{Message, Messages, ToolDef},
+    response::TokenUsage,
     row::Timing,
     sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout},
 };
@@ -127,6 +128,21 @@ pub struct Usage {
     /// The number of responses that reported usage. If it is 0, the usage is unknown.
     #[serde(skip)]
     pub responses: u32,
+}
+
+/// The usage of a model beside that of the rollout, as a field of its state, with that of one more response.
+pub(crate) fn added_usage(before: Option<&Value>, usage: &TokenUsage) -> Value {
+    let before = |key: &str| before.and_then(|before| before.get(key));
+    let sum = |key: &str, more: u64| before(key).and_then(Value::as_u64).unwrap_or(0) + more;
+    let mut sums = json!({
+        "input_tokens": sum("input_tokens", usage.input_tokens()),
+        "output_tokens": sum("output_tokens", usage.completion_tokens),
+    });
+    let costs = [before("cost").and_then(Value::as_f64), usage.cost];
+    if let Some(cost) = costs.into_iter().flatten().reduce(|a, b| a + b) {
+        sums["cost"] = json!(cost);
+    }
+    sums
 }
 
 /// The state of one rollout.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rollout_core::message::Message;
+use rollout_core::{message::Message, response::Response};
 use serde_json::{Map, Value};
 
 use super::Client;
@@ -33,13 +33,13 @@ impl Model {
         Self { client, name: name.into(), sampling: SamplingArgs::new(), max_seq_len: None }
     }
 
-    /// The reply of the model to a prompt, without tools. A malformed response is retried this often.
-    pub(crate) async fn ask(&self, prompt: &str, session: &str, max_retries: u32) -> Result<String, Error> {
+    /// The response of the model to a prompt, without tools. A malformed response is retried this often.
+    pub(crate) async fn ask(&self, prompt: &str, session: &str, max_retries: u32) -> Result<Response, Error> {
         let messages = [Arc::new(Message::user(prompt))];
         let mut tries = 0;
         loop {
             match self.client.respond(self, &messages, &[], session).await {
-                Ok(response) => return Ok(response.message.text().into_owned()),
+                Ok(response) => return Ok(response),
                 Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < max_retries => {
                     tracing::debug!(%error, tries, "retrying the model request");
                     let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::MultiTurn;
 use crate::{
@@ -11,11 +11,9 @@ use crate::{
     process::{RunError, run},
     python::{Callable, PythonFunction, PythonWorker, odd},
     shown::Shown,
+    state::added_usage,
 };
-use rollout_core::{
-    message::{Message, Messages, Role},
-    response::TokenUsage,
-};
+use rollout_core::message::{Message, Messages, Role};
 
 /// The maximum output of a program.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
@@ -133,7 +131,8 @@ impl SimulatedUser {
                 let seen = self.exchanged(prompt, messages, state)?;
                 let response = model.client.respond(model, &seen, &[], &state.trajectory_id).await?;
                 if let Some(usage) = &response.usage {
-                    count(state, usage);
+                    let used = added_usage(state.fields.get(USAGE), usage);
+                    state.fields.insert(USAGE.to_owned(), used);
                 }
                 Ok(MaybeThink::after_thoughts(&response.message.text()).to_owned())
             }
@@ -196,21 +195,6 @@ fn failed(argv: &[String], timeout: Duration, error: RunError) -> Cause {
         }
     };
     Cause::new(name, text)
-}
-
-/// Adds the usage of a response to the field of the state.
-fn count(state: &mut State, usage: &TokenUsage) {
-    let before = state.fields.get(USAGE).cloned().unwrap_or_default();
-    let sum = |key: &str, more: u64| before[key].as_u64().unwrap_or(0) + more;
-    let mut spent = json!({
-        "input_tokens": sum("input_tokens", usage.input_tokens()),
-        "output_tokens": sum("output_tokens", usage.completion_tokens),
-    });
-    let cost = [before["cost"].as_f64(), usage.cost].into_iter().flatten().reduce(|a, b| a + b);
-    if let Some(cost) = cost {
-        spent["cost"] = json!(cost);
-    }
-    state.fields.insert(USAGE.to_owned(), spent);
 }
 
 /// Fills the placeholders of a prompt in one pass, so that inserted text is not searched for placeholders.

@@ -59,7 +59,8 @@ impl LlmJudge {
     ) -> Result<Judgement, Error> {
         let question = self.include_question.then_some(question);
         let prompt = prompt(question, predicted, truth);
-        self.model.ask(&prompt, session, self.max_retries).await.map(|reply| Judgement::read(&reply))
+        let response = self.model.ask(&prompt, session, self.max_retries).await?;
+        Ok(Judgement::read(&response.message.text()))
     }
 }
 

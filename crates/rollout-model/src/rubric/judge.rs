@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Rubric, Scene};
-use crate::{Error, Model, parser::MaybeThink};
+use crate::{Error, Model, parser::MaybeThink, state::added_usage};
 use rollout_core::text::fence;
 
 /// The field of a state with the replies of judges: an object by model, then by prompt.
 const REPLIES: &str = "judge_response";
+/// The field of a state with the usage of judges.
+const USAGE: &str = "judge_usage";
 /// The field of a state with the error of a judge.
 const FAILURE: &str = "judge_error";
 
@@ -39,6 +41,9 @@ Say \"yes\" if the response agrees with the ground truth, else \"no\". Say nothi
 /// The judge gets the last message of the prompt, the correct answer and the response that the parser finds. It is
 /// asked once for each text: its reply is stored in the field `judge_response` of the state. If it fails, the field
 /// `judge_error` has the error, and the score is 0.
+///
+/// The usage of judges does not count as usage of the rollout: the field `judge_usage` has its `input_tokens`,
+/// `output_tokens` and, if known, `cost`.
 #[derive(Debug, Clone)]
 pub struct Judge {
     model: Arc<Model>,
@@ -69,8 +74,12 @@ impl Judge {
         if let Some(reply) = known_of_model.and_then(|known| known.get(&prompt)).and_then(Value::as_str) {
             return Ok(reply.to_owned());
         }
-        let reply = self.model.ask(&prompt, &scene.state.trajectory_id, 0).await;
-        let reply = reply.inspect_err(|error| scene.note(FAILURE, error.to_string()))?;
+        let response = self.model.ask(&prompt, &scene.state.trajectory_id, 0).await;
+        let response = response.inspect_err(|error| scene.note(FAILURE, error.to_string()))?;
+        if let Some(usage) = &response.usage {
+            scene.change(USAGE, |before| added_usage(before, usage));
+        }
+        let reply = response.message.text().into_owned();
         let mut of_model = known_of_model.cloned().unwrap_or_default();
         of_model.insert(prompt, reply.as_str().into());
         let mut all = known.cloned().unwrap_or_default();

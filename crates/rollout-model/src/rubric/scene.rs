@@ -63,6 +63,13 @@ impl<'a> Scene<'a> {
         notes.insert(name.into(), value.into());
     }
 
+    /// Replaces a field of the state after the function returns by what is made of its value.
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(Option<&Value>) -> Value) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(notes.get(name).or_else(|| self.state.fields.get(name)));
+        notes.insert(name.to_owned(), changed);
+    }
+
     pub(super) fn into_notes(self) -> Map<String, Value> {
         self.notes.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

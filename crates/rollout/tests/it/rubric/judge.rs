@@ -39,6 +39,18 @@ async fn a_judge_gets_question_truth_and_response_and_replies_yes_or_no() {
 }
 
 #[tokio::test]
+async fn the_usage_of_judges_is_summed_apart_from_that_of_the_rollout() {
+    let server = ModelServer::always(
+        ModelReply::text("yes").raw_usage(json!({"prompt_tokens": 100, "completion_tokens": 5})),
+    );
+    let other = judge(&server).template("Is {response} right?");
+    let rubric = Rubric::new().judge("judged", 1.0, judge(&server)).judge("again", 1.0, other);
+    let state = scored(&rubric, "4").await;
+    assert_eq!(state.fields["judge_usage"], json!({"input_tokens": 200, "output_tokens": 10}));
+    assert_eq!(state.usage.responses, 0);
+}
+
+#[tokio::test]
 async fn no_response_can_end_its_block_in_the_prompt() {
     let server = ModelServer::always(ModelReply::text("no"));
     let rubric = Rubric::new().judge("judged", 1.0, judge(&server));
