@@ -36,14 +36,17 @@ def train(trainer, steps):
     # {"example_ids": [0, 1, 2]} of an interaction, {"task_ids": ["hello-world"]} of container tasks.
     [ids] = ask("/v1/examples")
     for _ in range(steps):
-        batch, rewards = [], []
+        batch, rewards, line = [], [], {}
         for line in ask("/v1/rollouts", model=trainer.model, rollouts_per_example=4, **ids, **{"return": "samples"}):
             if line["type"] == "group":
-                rewards += line["rewards"]
+                # A rollout that failed has a reward of 0, which says nothing about the model.
+                rewards += [reward for reward, error in zip(line["rewards"], line["errors"]) if error is None]
                 # If all rewards of a group are equal, there is nothing to learn.
                 batch += [sample for sample in line["samples"] if sample["advantage"]]
+        if line.get("type") != "summary":
+            raise RuntimeError("the answer is incomplete: its summary is missing")
         sampled = sum(sum(sample["loss_mask"]) for sample in batch)
-        mean = sum(rewards) / len(rewards)
+        mean = sum(rewards) / len(rewards) if rewards else float("nan")
         print(f"{trainer.model}: mean reward {mean:.2f}, {len(batch)} samples with {sampled} sampled tokens")
         trainer.step(batch)
 

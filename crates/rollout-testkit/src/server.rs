@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     thread,
@@ -79,6 +79,12 @@ fn answer(root: &Path, mut stream: TcpStream, behaviour: impl Fn(&str) -> Reacti
     let mut request = BufReader::new(stream.try_clone()?);
     let mut head = String::new();
     while request.read_line(&mut head)? > 2 {}
+    // If a body is not read, the connection may be reset before the client has the answer.
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.parse().ok())?
+    });
+    io::copy(&mut request.take(length.unwrap_or(0)), &mut io::sink())?;
     let target = head.split(' ').nth(1).unwrap_or("/");
     let path = target.split('?').next().unwrap_or_default().trim_start_matches('/');
     let (status, body) = match (behaviour(&head), fs::read(root.join(path))) {

@@ -2,12 +2,12 @@
 
 use std::{
     fs,
-    path::PathBuf,
-    process::Command,
+    path::{Path, PathBuf},
+    process::{Command, Output},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use rollout_testkit::{ModelReply, ModelServer, Script, TestJob};
+use rollout_testkit::{FileServer, ModelReply, ModelServer, Script, TestJob};
 use serde_json::{Value, json};
 
 use super::Service;
@@ -24,15 +24,20 @@ fn served(job: &str, server: &ModelServer) -> Service {
     Service::start_at(test, &format!("examples/training/{job}"), &[])
 }
 
+/// Runs the loop with a service.
+fn run(dir: &Path, service: &str) -> Output {
+    Command::new("python3")
+        .arg(repository().join("examples/training/train.py"))
+        .current_dir(dir)
+        .env("ROLLOUT_URL", service)
+        .output()
+        .expect("run python3")
+}
+
 /// Runs the loop, and returns what it prints and what its trainer noted in each step.
 fn train(service: &Service) -> (String, Vec<Vec<Value>>) {
     let dir = service.job.root();
-    let output = Command::new("python3")
-        .arg(dir.join("examples/training/train.py"))
-        .current_dir(dir)
-        .env("ROLLOUT_URL", format!("http://{}", service.address))
-        .output()
-        .expect("run python3");
+    let output = run(dir, &format!("http://{}", service.address));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let noted = |step: usize| -> Vec<Value> {
         let text = fs::read_to_string(dir.join(format!("step-{step}.jsonl"))).unwrap();
@@ -84,6 +89,36 @@ fn the_loop_trains_on_an_interaction() {
     assert_eq!(advantages, [-0.5, -0.5, 0.5, 0.5]);
     assert!(steps[0].iter().all(|sample| sample["example_id"] == 2), "{:?}", steps[0]);
     assert_eq!(steps[1], [Value::Null; 0], "all rewards of a question are equal");
+}
+
+#[test]
+fn rollouts_that_failed_are_not_in_the_mean() {
+    let server = ModelServer::scripted(|request| match (request.model(), request.last_text().as_str()) {
+        ("my-model", "What is 6*7?") => ModelReply::text("42"),
+        _ => ModelReply::error(400, "not this one"),
+    });
+    let (shown, steps) = train(&served("sums.yaml", &server));
+    insta::assert_snapshot!(shown, @"
+    my-model: mean reward 1.00, 0 samples with 0 sampled tokens
+    step-1: mean reward nan, 0 samples with 0 sampled tokens
+    ");
+    assert_eq!(steps.concat(), [Value::Null; 0]);
+}
+
+#[test]
+fn the_loop_does_not_train_on_an_incomplete_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = r#"{"type": "group", "rewards": [1.0], "errors": [null], "samples": []}"#;
+    fs::create_dir(dir.path().join("v1")).unwrap();
+    for (path, answer) in
+        [("info", r#"{"model": "m"}"#), ("examples", r#"{"example_ids": [0]}"#), ("rollouts", group)]
+    {
+        fs::write(dir.path().join("v1").join(path), format!("{answer}\n")).unwrap();
+    }
+    let output = run(dir.path(), FileServer::new(dir.path()).url("").trim_end_matches('/'));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.ends_with("the answer is incomplete: its summary is missing\n"), "{said}");
+    assert!(!output.status.success() && !dir.path().join("step-1.jsonl").exists());
 }
 
 #[test]
