@@ -1,12 +1,13 @@
 //! Saves results on disk: the journal first, then the files derived from it.
 //!
-//! It is a separate thread, because syncing blocks. Results that finish during one sync are written with the next, so
-//! the number of syncs does not grow with the number of trials.
+//! It is a separate thread, because syncing blocks. Results that finish shortly after one sync are written with the
+//! next, so the number of syncs does not grow with the number of trials.
 
 use std::{
     path::PathBuf,
     sync::{Arc, mpsc as blocking_mpsc},
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -22,6 +23,10 @@ use rollout_record::{
     metadata::GenerateMetadata,
     rows::RowFile,
 };
+
+/// The minimum time from the start of one write to the next. A write syncs two files and wakes two threads, which costs as
+/// much as many short rollouts. No trial waits for it to start; only the reports of ended trials come later.
+const PASS_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The outcome of recording trials together.
 pub(super) enum Recorded {
@@ -60,7 +65,7 @@ impl Recorder {
     ) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
         let (sender, messages) = blocking_mpsc::channel();
         let (done, recorded) = mpsc::unbounded_channel();
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let files = files.into_iter().map(|path| (path, None)).collect();
             let eval_log = EpisodeLog::start(&plan, &dir, &done);
             let mut disk = Disk { plan: &plan, dir: &dir, journal, files, origin, eval_log };
@@ -128,7 +133,12 @@ impl Disk<'_> {
         messages: &blocking_mpsc::Receiver<Message>,
         done: &mpsc::UnboundedSender<Recorded>,
     ) {
+        let mut begun: Option<Instant> = None;
         while let Ok(first) = messages.recv() {
+            if let Some(rest) = begun.and_then(|begun| PASS_INTERVAL.checked_sub(begun.elapsed())) {
+                thread::sleep(rest);
+            }
+            begun = Some(Instant::now());
             let mut groups = Vec::new();
             let mut averages = Vec::new();
             for message in [first].into_iter().chain(messages.try_iter()) {
