@@ -9,6 +9,7 @@ use std::{
 use futures_util::future;
 use jiff::Zoned;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     AutoStartError, BenchmarkItem, DataError,
@@ -229,7 +230,8 @@ impl Run {
         };
         let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut result = pin!(future::join(job.run(sender, stop.clone()), pass_on(receiver, &events)));
+        let passing = AbortOnDropHandle::new(tokio::spawn(pass_on(receiver, events.clone())));
+        let mut result = pin!(future::join(job.run(sender, stop.clone()), passing));
         let ((result, judge_failures), lost) = tokio::select! {
             ended = &mut result => (ended, None),
             lost = lost(toolbox.as_deref(), server.as_mut(), dir) => {
@@ -241,6 +243,7 @@ impl Run {
             server.stop().await;
         }
         let result = result?;
+        let judge_failures = judge_failures.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?;
         if let Some(lost) = lost {
             return Err(EvalError::ToolServer(Box::new(lost)));
         }
@@ -266,7 +269,7 @@ impl Run {
 }
 
 /// Passes events on, and counts the answers whose judge failed.
-async fn pass_on(mut receiver: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
+async fn pass_on(mut receiver: UnboundedReceiver<Event>, events: UnboundedSender<Event>) -> u64 {
     let mut failures = 0;
     while let Some(event) = receiver.recv().await {
         if let Event::TrialFinished { result, .. } = &event {

@@ -44,7 +44,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use jiff::{Timestamp, Zoned};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use added::AddedTrials;
 pub use difference::ConfigDifference;
@@ -232,7 +232,7 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// A blocking task of the job panicked.
+    /// A task of the job panicked, or its runtime ended.
     fn panicked(error: tokio::task::JoinError) -> Self {
         Self::Tasks(std::io::Error::other(error))
     }
@@ -414,18 +414,26 @@ impl Job {
 
     /// Runs the job to its end, and sends events to `events`.
     ///
-    /// Every trial whose end is reported is saved on disk.
+    /// Every trial whose end is reported is saved on disk. If the future is dropped, the job is aborted.
     pub fn run(
         self,
         events: UnboundedSender<Event>,
         cancel: Cancel,
     ) -> BoxFuture<'static, Result<JobResult, JobError>> {
-        Box::pin(async move {
+        let job = async move {
             let provider = Arc::clone(&self.provider);
             let outcome = self.dispatch(&events, cancel).await;
             // A job that failed must not end either while its environments are being removed.
             settle(&*provider, &events).await;
             outcome
+        };
+        Box::pin(async move {
+            // On a worker of the runtime, starting a trial and receiving its end wake no other thread.
+            let worker = AbortOnDropHandle::new(tokio::spawn(job));
+            worker.await.unwrap_or_else(|error| match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(JobError::panicked(error)),
+            })
         })
     }
 
