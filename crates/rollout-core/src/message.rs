@@ -2,9 +2,13 @@
 //!
 //! Unknown fields and roles are kept, so data that a server adds is passed on unchanged.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap as _};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Error as _, MapAccess, Visitor},
+    ser::SerializeMap as _,
+};
 use serde_json::{Map, Value};
 
 /// A conversation. Messages are shared, because every turn contains the messages of all earlier turns.
@@ -185,35 +189,62 @@ impl Serialize for Message {
     }
 }
 
+/// The fields of a message.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum MessageKey {
+    Role,
+    Content,
+    ReasoningContent,
+    ThinkingBlocks,
+    ToolCalls,
+    ToolCallId,
+    Other(String),
+}
+
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error as _;
-        let mut extra = Map::deserialize(deserializer)?;
-        let role = match extra.remove("role") {
-            Some(Value::String(role)) => Role::from(role.as_str()),
-            Some(_) => return Err(D::Error::custom("the `role` of a message must be a string")),
-            None => return Err(D::Error::custom("a message needs a `role`")),
-        };
-        let mut take = |key: &str| extra.remove(key).filter(|value| !value.is_null());
-        let content = take("content").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
-        let text = |value: Value| match value {
-            Value::String(text) => Some(text),
-            _ => None,
-        };
-        let reasoning_content = take("reasoning_content").and_then(text);
-        let thinking_blocks = take("thinking_blocks");
-        let tool_calls =
-            take("tool_calls").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
-        let tool_call_id = take("tool_call_id").and_then(text);
-        Ok(Self {
-            role,
-            content,
-            reasoning_content,
-            thinking_blocks,
-            tool_calls: tool_calls.unwrap_or_default(),
-            tool_call_id,
-            extra,
-        })
+        struct MessageVisitor;
+
+        impl<'de> Visitor<'de> for MessageVisitor {
+            type Value = Message;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a message")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
+                let text = |value: Value| match value {
+                    Value::String(text) => Some(text),
+                    _ => None,
+                };
+                let mut role = None;
+                let mut message = Message { content: None, ..Message::new(Role::Text, String::new()) };
+                while let Some(key) = fields.next_key()? {
+                    match key {
+                        MessageKey::Role => role = Some(fields.next_value()?),
+                        MessageKey::Content => message.content = fields.next_value()?,
+                        MessageKey::ReasoningContent => {
+                            message.reasoning_content = text(fields.next_value()?)
+                        }
+                        MessageKey::ThinkingBlocks => message.thinking_blocks = fields.next_value()?,
+                        MessageKey::ToolCalls => {
+                            message.tool_calls = fields.next_value::<Option<_>>()?.unwrap_or_default();
+                        }
+                        MessageKey::ToolCallId => message.tool_call_id = text(fields.next_value()?),
+                        MessageKey::Other(key) => _ = message.extra.insert(key, fields.next_value()?),
+                    }
+                }
+                message.role = match role {
+                    Some(Value::String(role)) => Role::from(role.as_str()),
+                    Some(_) => return Err(A::Error::custom("the `role` of a message must be a string")),
+                    None => return Err(A::Error::custom("a message needs a `role`")),
+                };
+                Ok(message)
+            }
+        }
+
+        deserializer.deserialize_map(MessageVisitor)
     }
 }
 
@@ -241,43 +272,81 @@ impl ToolCall {
     }
 }
 
+/// The fields of a tool call.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum CallKey {
+    Id,
+    Name,
+    Arguments,
+    Function,
+    Other(String),
+}
+
+/// A tool call in any of its forms, and the nested `function` of one.
+#[derive(Default)]
+struct CallParts {
+    id: Option<String>,
+    name: Option<String>,
+    arguments: Option<Value>,
+    extra: Map<String, Value>,
+}
+
+impl<'de> Deserialize<'de> for CallParts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CallVisitor)
+    }
+}
+
+/// Reads a tool call that is an object, or JSON text of one.
+struct CallVisitor;
+
+impl<'de> Visitor<'de> for CallVisitor {
+    type Value = CallParts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tool call")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<CallParts, E> {
+        serde_json::from_str(text).map_err(|error| {
+            E::custom(format!("a tool call that is a string must contain a JSON object: {error}"))
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<CallParts, A::Error> {
+        let mut call = CallParts::default();
+        let mut function = None;
+        while let Some(key) = fields.next_key()? {
+            match key {
+                CallKey::Id => call.id = fields.next_value()?,
+                CallKey::Name => call.name = fields.next_value()?,
+                CallKey::Arguments => call.arguments = fields.next_value()?,
+                CallKey::Function => function = fields.next_value::<Option<CallParts>>()?,
+                CallKey::Other(key) => {
+                    let value: Value = fields.next_value()?;
+                    if !["type", "index"].contains(&key.as_str()) && !value.is_null() {
+                        call.extra.insert(key, value);
+                    }
+                }
+            }
+        }
+        let function = function.unwrap_or_default();
+        call.name = call.name.or(function.name);
+        call.arguments = call.arguments.or(function.arguments);
+        Ok(call)
+    }
+}
+
 impl<'de> Deserialize<'de> for ToolCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error as _;
-        #[derive(Deserialize, Default)]
-        struct Function {
-            name: Option<String>,
-            arguments: Option<Value>,
-        }
-        #[derive(Deserialize)]
-        struct Wire {
-            id: Option<String>,
-            name: Option<String>,
-            arguments: Option<Value>,
-            function: Option<Function>,
-            #[serde(flatten)]
-            extra: Map<String, Value>,
-        }
-        let written = match Value::deserialize(deserializer)? {
-            Value::String(text) => serde_json::from_str(&text).map_err(|error| {
-                D::Error::custom(format!("a tool call that is a string must contain a JSON object: {error}"))
-            })?,
-            written => written,
-        };
-        let mut wire = Wire::deserialize(written).map_err(D::Error::custom)?;
-        let function = wire.function.unwrap_or_default();
-        let arguments = match wire.arguments.or(function.arguments) {
+        let CallParts { id, name, arguments, extra } = deserializer.deserialize_any(CallVisitor)?;
+        let arguments = match arguments {
             Some(Value::String(text)) => text,
             Some(value) => value.to_string(),
             None => String::new(),
         };
-        wire.extra.retain(|key, value| !["type", "index"].contains(&key.as_str()) && !value.is_null());
-        Ok(Self {
-            id: wire.id.unwrap_or_default(),
-            name: wire.name.or(function.name).unwrap_or_default(),
-            arguments,
-            extra: wire.extra,
-        })
+        Ok(Self { id: id.unwrap_or_default(), name: name.unwrap_or_default(), arguments, extra })
     }
 }
 
@@ -329,6 +398,37 @@ mod tests {
             "extra_content": {"google": {"thought_signature": "c2ln"}}});
         assert_eq!(serde_json::to_value(&call).unwrap(), flat);
         assert_eq!(serde_json::from_value::<ToolCall>(flat).unwrap(), call);
+    }
+
+    #[test]
+    fn a_message_and_its_calls_are_read_from_text_as_from_a_value() {
+        let text = r#"{"content": "a", "x": null, "role": "user", "reasoning_content": 5, "thinking_blocks": null,
+            "content": [{"type": "text", "text": "b"}], "tool_call_id": null, "tool_calls": [
+                "{\"function\": {\"name\": \"f\", \"name\": \"add\", \"arguments\": {\"a\": 1}}, \"extra\": null}",
+                {"id": null, "name": null, "index": 1, "arguments": null, "function": null}
+            ]}"#;
+        let message: Message = serde_json::from_str(text).unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::from_value::<Message>(value).unwrap(), message);
+        let expected = Message {
+            content: Some(Content::Parts(vec![json!({"type": "text", "text": "b"})])),
+            tool_calls: vec![ToolCall::new("", "add", r#"{"a":1}"#), ToolCall::new("", "", "")],
+            extra: Map::from_iter([("x".to_owned(), Value::Null)]),
+            ..Message::user("")
+        };
+        assert_eq!(message, expected);
+        for (text, error) in [
+            (r#"{"role": 1}"#, "the `role` of a message must be a string"),
+            (r#"{"content": "a"}"#, "a message needs a `role`"),
+            (
+                r#"{"role": "user", "tool_calls": ["[1"]}"#,
+                "a tool call that is a string must contain a JSON object",
+            ),
+            (r#"{"role": "user", "content": 5}"#, "Content"),
+        ] {
+            let said = serde_json::from_str::<Message>(text).unwrap_err().to_string();
+            assert!(said.contains(error), "{said}");
+        }
     }
 
     #[test]
