@@ -60,7 +60,7 @@ use std::{
 use bytes::Bytes;
 use reqwest::{
     header::{HeaderMap, HeaderName, HeaderValue},
-    redirect,
+    redirect, retry,
 };
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value};
@@ -156,13 +156,16 @@ impl Client {
         if endpoints.is_empty() {
             return Err(ClientError::NoUrl);
         }
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder()
             .timeout(config.timeout)
             .connect_timeout(config.connect_timeout)
             // A redirect would send keys to a host that is not in the configuration.
-            .redirect(redirect::Policy::none())
-            .build()
-            .map_err(ClientError::Setup)?;
+            .redirect(redirect::Policy::none());
+        if endpoints.iter().all(|endpoint| endpoint.url.scheme() == "http") {
+            // Only HTTP/2 servers refuse requests in a way that reqwest retries, and it copies each request for that.
+            http = http.retry(retry::never().max_retries_per_request(0));
+        }
+        let http = http.build().map_err(ClientError::Setup)?;
         let passwords = endpoints.iter().filter_map(|endpoint| endpoint.url.password());
         let values = config.headers.values().chain(&config.api_key).map(|secret| secret.expose_secret());
         let secrets = Redactor::new(values.chain(passwords));
