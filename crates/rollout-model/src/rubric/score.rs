@@ -85,10 +85,11 @@ impl Rubric {
     /// Sets everything except advantages. Some of the rollouts may already be scored.
     async fn score(&self, states: &mut [State], is_scored: &[bool]) {
         let start = Instant::now();
+        let has_scored = !is_scored.is_empty();
         let is_scored = |place: usize| is_scored.get(place).copied().unwrap_or(false);
-        let earlier: Vec<_> = states
-            .iter_mut()
-            .enumerate()
+        // In the common case, nothing is known of any rollout.
+        let known_states = states.iter_mut().enumerate().filter(|_| has_scored);
+        let earlier: Vec<_> = known_states
             .map(|(place, state)| state.metrics.take().filter(|_| is_scored(place)).unwrap_or_default())
             .collect();
         for state in &mut *states {
@@ -98,10 +99,10 @@ impl Rubric {
         let mut rewards = vec![0.0; states.len()];
         for function in &self.functions {
             let parser = function.parser.as_ref().unwrap_or(&self.parser);
-            let is_alone = self.functions.iter().filter(|other| other.name == function.name).count() == 1;
+            let is_alone = || self.functions.iter().filter(|other| other.name == function.name).count() == 1;
             let known: Vec<Option<f64>> = earlier
                 .iter()
-                .map(|metrics| metrics.get(&*function.name).copied().filter(|_| is_alone))
+                .map(|metrics| metrics.get(&*function.name).copied().filter(|_| is_alone()))
                 .collect();
             let outcomes = function.outcomes(states, parser.as_ref(), &known).await;
             for ((state, reward), outcome) in states.iter_mut().zip(&mut rewards).zip(outcomes) {
@@ -150,14 +151,14 @@ struct Outcome {
 }
 
 impl Function {
-    /// The results of the function for each rollout, in order. Some are known from an earlier run.
+    /// The results of the function for each rollout, in order. Some may be known from an earlier run.
     async fn outcomes(&self, states: &[State], parser: &dyn Parser, known: &[Option<f64>]) -> Vec<Outcome> {
         let scenes: Vec<Scene<'_>> = states.iter().map(|state| Scene::new(state, parser)).collect();
         let scores: Vec<Result<f64, Error>> = match &self.kind {
             Kind::Each(each) => {
-                join_all(scenes.iter().zip(known).map(|(scene, known)| async move {
-                    match known {
-                        Some(known) => Ok(*known),
+                join_all(scenes.iter().enumerate().map(|(place, scene)| async move {
+                    match known.get(place).copied().flatten() {
+                        Some(known) => Ok(known),
                         None => {
                             let score = calmly(async { each(scene).await }).await;
                             self.checked(scene, score)
