@@ -127,7 +127,11 @@ impl Job {
             dir: dir.clone(),
             scratch,
             share,
-            keep: Keep { rows: recorder.writes(), outputs: collector.is_some() },
+            keep: Keep {
+                rows: recorder.writes(),
+                outputs: collector.is_some(),
+                evidence: !events.is_closed(),
+            },
             events: events.clone(),
             rows,
             earlier_rows,

@@ -45,6 +45,8 @@ pub(super) struct Keep {
     pub(super) rows: bool,
     /// They are passed to the caller.
     pub(super) outputs: bool,
+    /// What unsolved ones ended with is part of events.
+    pub(super) evidence: bool,
 }
 
 /// A finished trial, with what is saved of it.
@@ -297,7 +299,8 @@ impl Group {
         cancel: &CancellationToken,
         failed_tries: &mut f64,
     ) -> Result<(State, u32), Interrupted> {
-        let input = self.plan.input(index).await.map_err(Interrupted::Unreadable)?;
+        let mut input = self.plan.input(index).await.map_err(Interrupted::Unreadable)?;
+        let retry = &self.plan.config().retry;
         let mut tries = 1;
         loop {
             let Rollouts { interaction, limits, .. } = &*self.rollouts;
@@ -310,11 +313,14 @@ impl Group {
                     progress(Progress::Model(used(state)));
                 }
             };
-            let state =
-                rollout_observed(&**interaction, limits, input.clone(), model, cancel, &after_turn).await?;
+            let input = match retry.delay_after(tries) {
+                Some(_) => input.clone(),
+                None => std::mem::take(&mut input),
+            };
+            let state = rollout_observed(&**interaction, limits, input, model, cancel, &after_turn).await?;
             let retried = state.error.as_ref().filter(|error| error.kind.is_retried());
             let delay = retried.and_then(|error| {
-                let delay = self.plan.config().retry.delay_after(tries)?;
+                let delay = retry.delay_after(tries)?;
                 Some((trial_error(&error.into()), jittered(delay)))
             });
             let Some((error, delay)) = delay else { return Ok((state, tries)) };
@@ -455,7 +461,7 @@ impl Group {
             None => self.line(&output),
         });
         result.pass_threshold = self.plan.parts(index).1.pass_threshold();
-        let is_unsolved = result.is_solved() == Some(false) && result.error.is_none();
+        let is_unsolved = self.keep.evidence && result.is_solved() == Some(false) && result.error.is_none();
         let evidence =
             is_unsolved.then(|| TrialCause::of_ending(&(&output).into(), self.plan.redactor()).text);
         let output = self.keep.outputs.then_some(output);
