@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout_core::name::TrialId;
+use rollout_core::{name::TrialId, result::TrialResult};
 
 /// Opens a regular file inside a directory. Links to the outside and pipes are rejected, because files of untrusted
 /// tasks and jobs are published or sent to a server.
@@ -130,19 +130,50 @@ impl TrialDir {
         Self(self.0.join("steps").join(name))
     }
 
-    /// The directory whose files grow while the trial runs: that of the newest step, for a task with steps. Blocks.
-    pub fn current_step(&self) -> Self {
+    /// The directories of the steps that ran, in their order. For a task without steps, the directory of the trial.
+    /// Blocks.
+    pub fn steps(&self, result: &TrialResult) -> Vec<Self> {
+        match result.steps.is_empty() {
+            false => result.steps.iter().map(|step| self.step(&step.name)).collect(),
+            // A trial that failed before the agent started has output of the first step, but no result of a step.
+            true => self.steps_so_far(),
+        }
+    }
+
+    /// The directory of the step that explains the result: the last one that is below the pass threshold, or the last
+    /// one. Blocks.
+    pub fn deciding_step(&self, result: &TrialResult) -> Self {
+        let is_solved = |reward: Option<f64>| reward.is_some_and(|reward| reward >= result.pass_threshold);
+        let decides = result.steps.iter().rev().find(|step| step.error.is_some() || !is_solved(step.reward));
+        match decides {
+            Some(step) => self.step(&step.name),
+            None => self.steps(result).pop().unwrap_or_else(|| self.clone()),
+        }
+    }
+
+    /// The directories of the steps that have output until now, the newest last. For a task without steps, and before
+    /// the first output of a step, the directory of the trial. Blocks.
+    pub fn steps_so_far(&self) -> Vec<Self> {
         let changed = |dir: &Self| {
             let output = |dir: PathBuf| dir.join("stdout.txt");
             let outputs = [output(dir.setup()), output(dir.command()), output(dir.verifier())];
-            let files = [dir.live_conversation(), dir.calls()];
+            let files = [dir.live_conversation(), dir.trajectory(), dir.calls()];
             let times = files.iter().chain(&outputs);
             times.filter_map(|file| fs::metadata(file).ok()?.modified().ok()).max()
         };
         let entries = fs::read_dir(self.0.join("steps")).into_iter().flatten().filter_map(Result::ok);
         let steps = entries.filter_map(|entry| Some(self.step(entry.file_name().to_str()?)));
-        let newest = steps.filter_map(|step| Some((changed(&step)?, step))).max_by_key(|(time, _)| *time);
-        newest.map_or_else(|| self.clone(), |(_, step)| step)
+        let mut steps: Vec<_> = steps.filter_map(|step| Some((changed(&step)?, step))).collect();
+        steps.sort_by_key(|(time, _)| *time);
+        match steps.is_empty() {
+            true => vec![self.clone()],
+            false => steps.into_iter().map(|(_, step)| step).collect(),
+        }
+    }
+
+    /// The directory whose files grow while the trial runs: that of the newest step, for a task with steps. Blocks.
+    pub fn current_step(&self) -> Self {
+        self.steps_so_far().pop().unwrap_or_else(|| self.clone())
     }
 
     /// The content of `/logs` in the environment.

@@ -18,7 +18,7 @@ use rollout::{
         notes::JobNotes,
         saved::{self, Conversation, SavedTrial, TrialStatus, live::LiveUsage},
     },
-    result::{AgentUsage, Durations, TrialResult, TrialSummary},
+    result::{AgentUsage, Durations, StepResult, TrialResult, TrialSummary},
 };
 
 use super::{
@@ -73,20 +73,32 @@ fn finished(found: &FoundTrial, trial: &SavedTrial) -> Result<String, Failure> {
     facts.extend(noted(&notes, &found.id));
     lines.extend(columns(&facts));
     let dir = TrialDir::new(found.dir());
-    let outputs = [
-        ("build output", vec![dir.build_log()], result.durations.agent_execution_sec.is_none()),
-        ("install output", both(&dir.setup()), result.durations.agent_execution_sec.is_none()),
-        ("agent output", both(&dir.command()), true),
-        ("verifier output", both(&dir.verifier()), true),
-    ];
-    for (title, files, is_shown) in outputs {
-        for file in files.iter().filter(|file| is_shown && !is_quoted(result, &dir, file)) {
-            lines.extend(tail(found.job.path(), file, title));
-        }
+    let step = dir.deciding_step(result);
+    let has_executed = result.durations.agent_execution_sec.is_some();
+    for (number, (title, files)) in outputs(&dir, &step).into_iter().enumerate() {
+        let is_shown =
+            |file: &&PathBuf| !(has_executed && number < PREPARATIONS) && !is_quoted(result, &step, file);
+        lines.extend(files.iter().filter(is_shown).flat_map(|file| tail(found.job.path(), file, &title)));
     }
     lines.push(String::new());
     lines.extend(columns(&pointers(found, result, conversation.is_some())));
     Ok(lines.join("\n"))
+}
+
+/// How many of the outputs are those of phases before the agent.
+const PREPARATIONS: usize = 2;
+
+/// The output files of the phases of a step, in their order, with titles.
+fn outputs(trial: &TrialDir, step: &TrialDir) -> [(String, Vec<PathBuf>); 4] {
+    let name = step.path().file_name().filter(|_| step != trial);
+    let of_step = name.map(|name| format!(" of step {}", printable(&name.to_string_lossy())));
+    let title = |what: &str| format!("{what} output{}", of_step.as_deref().unwrap_or_default());
+    [
+        ("build output".to_owned(), vec![trial.build_log()]),
+        (title("install"), both(&step.setup())),
+        (title("agent"), both(&step.command())),
+        (title("verifier"), both(&step.verifier())),
+    ]
 }
 
 fn unfinished(found: &FoundTrial) -> String {
@@ -111,14 +123,8 @@ fn unfinished(found: &FoundTrial) -> String {
         facts.extend(wrapped("conversation", &said(messages.iter(), None)));
     }
     lines.extend(columns(&facts));
-    let outputs = [
-        ("build output", vec![dir.build_log()]),
-        ("install output", both(&dir.setup())),
-        ("agent output", both(&dir.command())),
-        ("verifier output", both(&dir.verifier())),
-    ];
     // The phase that runs now is the last one with output.
-    let shown = outputs.iter().rev().find_map(|(title, files)| {
+    let shown = outputs(&dir, &dir.current_step()).iter().rev().find_map(|(title, files)| {
         let tails = files.iter().flat_map(|file| tail(found.job.path(), file, title)).collect::<Vec<_>>();
         (!tails.is_empty()).then_some(tails)
     });
@@ -188,6 +194,10 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
     if !others.is_empty() {
         facts.extend(wrapped("rewards", &others.join(", ")));
     }
+    let steps: Vec<String> = result.steps.iter().map(step).collect();
+    if !steps.is_empty() {
+        facts.extend(wrapped("steps", &steps.join(", ")));
+    }
     facts.push(("started", moment::text(result.timestamps.started_at)));
     facts.extend(wrapped("phases", &phases(&result.durations)));
     if result.tries > 1 {
@@ -213,6 +223,16 @@ fn facts(result: &TrialResult, conversation: Option<&Conversation>) -> Vec<(&'st
         }
     }
     facts
+}
+
+/// How a step ended.
+fn step(step: &StepResult) -> String {
+    let end = match (step.reward, &step.error) {
+        (Some(reward), _) => format!("reward {}", number(reward)),
+        (None, Some(error)) => error.kind.as_str().to_owned(),
+        (None, None) => "no reward".to_owned(),
+    };
+    format!("{}: {end}", printable(&step.name))
 }
 
 fn phases(durations: &Durations) -> String {
@@ -306,9 +326,9 @@ fn answers(conversation: &Conversation) -> Vec<(&'static str, String)> {
     shown.flatten().collect()
 }
 
-/// Whether the message of the error contains the end of the file.
-fn is_quoted(result: &TrialResult, dir: &TrialDir, file: &Path) -> bool {
-    let name = file.strip_prefix(dir.path()).unwrap_or(file).display().to_string();
+/// Whether the message of the error contains the end of the file. It names the file relative to the step.
+fn is_quoted(result: &TrialResult, step: &TrialDir, file: &Path) -> bool {
+    let name = file.strip_prefix(step.path()).unwrap_or(file).display().to_string();
     result.error.as_ref().is_some_and(|error| error.message.contains(&name))
 }
 

@@ -152,7 +152,7 @@ impl Board {
             let cause = match (evidence, &result.environment) {
                 (Some(evidence), _) => TrialCause::of_evidence(evidence),
                 (None, Some(_)) => {
-                    let dir = JobDir::new(&self.directory).trial(&trial);
+                    let dir = JobDir::new(&self.directory).trial(&trial).deciding_step(result);
                     TrialCause::of_tests(&self.directory, &dir).unwrap_or_else(|| TrialCause::unknown(false))
                 }
                 (None, None) => of_error().unwrap_or_else(|| TrialCause::unknown(true)),

@@ -92,8 +92,21 @@ struct TurnFile {
     tools_sec: Option<f64>,
 }
 
-/// Reads the conversation of a trial in a container. Returns None if the agent is not a model.
-pub(super) fn of_container(job: &Path, path: &Path) -> Result<Option<Conversation>, SavedError> {
+/// Reads the conversations in these files as one: the prompt of each later one follows what was said before. Missing
+/// files are skipped. Returns None if all are missing.
+pub(super) fn of_container(job: &Path, paths: &[PathBuf]) -> Result<Option<Conversation>, SavedError> {
+    let mut joined: Option<Conversation> = None;
+    for path in paths {
+        let Some(next) = of_file(job, path)? else { continue };
+        joined = Some(match joined {
+            Some(first) => first.followed_by(next),
+            None => next,
+        });
+    }
+    Ok(joined)
+}
+
+fn of_file(job: &Path, path: &Path) -> Result<Option<Conversation>, SavedError> {
     let file = match open_below(job, path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -102,23 +115,6 @@ pub(super) fn of_container(job: &Path, path: &Path) -> Result<Option<Conversatio
     let file: TrajectoryFile = serde_json::from_reader(BufReader::new(file))
         .map_err(|source| SavedError::Damaged { path: path.to_owned(), source })?;
     Ok(Some(file.into()))
-}
-
-/// Reads the conversations of a trial's steps as one: the prompt of each later step follows what was said before.
-/// Returns None if no step has a conversation.
-pub(super) fn of_steps(
-    job: &Path,
-    paths: impl Iterator<Item = PathBuf>,
-) -> Result<Option<Conversation>, SavedError> {
-    let mut joined: Option<Conversation> = None;
-    for path in paths {
-        let Some(next) = of_container(job, &path)? else { continue };
-        joined = Some(match joined {
-            Some(first) => first.followed_by(next),
-            None => next,
-        });
-    }
-    Ok(joined)
 }
 
 impl Conversation {

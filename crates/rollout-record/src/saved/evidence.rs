@@ -21,7 +21,10 @@ impl SavedJob {
             }
             _ if is_example => self.ending(trial),
             // The tests usually end with what they found missing.
-            _ => TrialCause::of_tests(self.path(), &self.dir.trial(&trial.id).of_last_result()),
+            _ => {
+                let dir = self.dir.trial(&trial.id).of_last_result();
+                TrialCause::of_tests(self.path(), &dir.deciding_step(result))
+            }
         }
     }
 

@@ -53,7 +53,7 @@ use self::{
 };
 use super::{
     journal::{self, Header, JournalEntry, JournalError, OutlinedEntry, PlannedTask, TrialOutline},
-    layout::{JobDir, open_below},
+    layout::{JobDir, TrialDir, open_below},
     lines::Lines,
     tasks::TaskRecord,
 };
@@ -296,13 +296,7 @@ impl SavedJob {
     /// Returns the conversation of a trial, or None if its agent is not a model or nothing was recorded.
     pub fn conversation(&self, trial: &SavedTrial) -> Result<Option<Conversation>, SavedError> {
         let Some(example) = self.task(trial).example_id else {
-            let dir = self.dir.trial(&trial.id).of_last_result();
-            let whole = conversation::of_container(self.path(), &dir.trajectory())?;
-            let steps = trial.result.steps.iter().map(|step| dir.step(&step.name).trajectory());
-            return match whole {
-                None => conversation::of_steps(self.path(), steps),
-                whole => Ok(whole),
-            };
+            return conversation::of_container(self.path(), &self.trajectories(trial));
         };
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
         let index = once(&self.rows[&pair], || rows::index(self.path(), &self.section(&pair.0, &pair.1)))?;
@@ -312,6 +306,16 @@ impl SavedJob {
         let started_at = trial.result.timestamps.started_at.as_microsecond() as f64 / 1e6;
         let row = row.filter(|row| !crashed || row.timing.start_time + 1.0 >= started_at);
         Ok(row.map(Conversation::from))
+    }
+
+    /// The files of the conversation of a trial in a container: one, or one of each step. They may be missing. Blocks.
+    pub fn trajectories(&self, trial: &SavedTrial) -> Vec<PathBuf> {
+        let dir = self.dir.trial(&trial.id).of_last_result();
+        let whole = dir.trajectory();
+        match whole.exists() {
+            true => vec![whole],
+            false => dir.steps(&trial.result).iter().map(TrialDir::trajectory).collect(),
+        }
     }
 
     /// Returns the record of a task by index, from when the job was planned. None for examples, and if nothing was

@@ -17,7 +17,7 @@ use serde_json::{Value, value::RawValue};
 use super::{SavedError, SavedJob, SavedTrial, once, rows};
 use crate::layout::open_below;
 use rollout_core::{
-    message::{Message, Messages},
+    message::{Message, Messages, Role},
     name::TrialId,
     response::{Response, TokenUsage},
     row::{OutputError, OutputUsage},
@@ -32,8 +32,8 @@ const PAGE_BYTES: u64 = 256 * 1024;
 /// Where the steps of a page come from.
 #[derive(Debug)]
 enum PageSource {
-    /// A file of the job.
-    File { job: PathBuf, path: PathBuf },
+    /// Files of the job.
+    Files { job: PathBuf, paths: Vec<PathBuf> },
     /// Messages in memory, each of which is a step.
     Messages(Messages),
 }
@@ -63,6 +63,8 @@ pub struct ConversationPages {
 
 #[derive(Debug, Clone, Copy)]
 struct StepPlace {
+    /// The number of its file.
+    file: usize,
     start: u64,
     length: u64,
     is_turn: bool,
@@ -156,8 +158,7 @@ impl SavedJob {
     /// Finds the steps of a trial's conversation; None if nothing was recorded.
     pub fn conversation_pages(&self, trial: &SavedTrial) -> Result<Option<ConversationPages>, SavedError> {
         let Some(example) = self.task(trial).example_id else {
-            let path = self.dir.trial(&trial.id).of_last_result().trajectory();
-            return of_container(self.path(), path);
+            return of_container(self.path(), self.trajectories(trial));
         };
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
         let section = self.section(&pair.0, &pair.1);
@@ -168,18 +169,23 @@ impl SavedJob {
 }
 
 impl SavedJob {
-    /// Finds the messages of a trial that still runs; None if nothing was recorded yet. Each is a step.
+    /// Finds the messages of a trial that still runs; None if nothing was recorded yet. Each is a step. Of a task with
+    /// steps, they are those of the newest step.
     pub fn live_conversation_pages(&self, trial: &TrialId) -> Result<Option<ConversationPages>, SavedError> {
-        let path = self.dir.trial(trial).live_conversation();
-        let Some(bytes) = read(self.path(), &path)? else { return Ok(None) };
+        let dir = self.dir.trial(trial).current_step();
+        let path = dir.live_conversation();
+        // While the tests run, the conversation has its final form.
+        let Some(bytes) = read(self.path(), &path)? else {
+            return of_container(self.path(), vec![dir.trajectory()]);
+        };
         let mut steps = Vec::new();
         let mut start = 0;
         // The last line may be incomplete.
         for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-            steps.push(StepPlace { start, length: line.len() as u64, is_turn: false });
+            steps.push(StepPlace { file: 0, start, length: line.len() as u64, is_turn: false });
             start += line.len() as u64;
         }
-        let source = PageSource::File { job: self.path().to_owned(), path };
+        let source = PageSource::Files { job: self.path().to_owned(), paths: vec![path] };
         Ok(Some(ConversationPages::unfinished(source, steps)))
     }
 }
@@ -194,30 +200,38 @@ fn read(job: &Path, path: &Path) -> Result<Option<Vec<u8>>, SavedError> {
     }
 }
 
-fn of_container(job: &Path, path: PathBuf) -> Result<Option<ConversationPages>, SavedError> {
-    let Some(bytes) = read(job, &path)? else { return Ok(None) };
-    let raw: RawTrajectory<'_> = match serde_json::from_slice(&bytes) {
-        Ok(raw) => raw,
-        Err(source) => return Err(SavedError::Damaged { path, source }),
-    };
-    let place = |is_turn| {
-        let bytes = &bytes;
-        move |raw: &&RawValue| place(bytes, 0, raw, is_turn)
-    };
-    let steps: Vec<_> =
-        raw.prompt.iter().map(place(false)).chain(raw.turns.iter().map(place(true))).collect();
-    Ok(Some(ConversationPages {
-        source: PageSource::File { job: job.to_owned(), path },
-        model: raw.model,
-        stop_condition: raw.stop_condition,
-        is_truncated: raw.is_truncated,
-        error: raw.error,
-        answer: None,
-        predicted_answer: None,
-        token_usage: None,
-        pages: pages(&steps),
-        steps,
-    }))
+/// The conversations in these files as one, as [`Conversation`](super::Conversation) joins them. None if all files are
+/// missing.
+fn of_container(job: &Path, paths: Vec<PathBuf>) -> Result<Option<ConversationPages>, SavedError> {
+    let mut joined: Option<ConversationPages> = None;
+    let mut first_prompt: Vec<String> = Vec::new();
+    for (file, path) in paths.iter().enumerate() {
+        let Some(bytes) = read(job, path)? else { continue };
+        let raw: RawTrajectory<'_> = serde_json::from_slice(&bytes)
+            .map_err(|source| SavedError::Damaged { path: path.clone(), source })?;
+        let place = |raw: &RawValue, is_turn| StepPlace { file, ..place(&bytes, 0, raw, is_turn) };
+        let is_repeated = |message: &RawValue| {
+            first_prompt.iter().any(|known| known == message.get())
+                && serde_json::from_str::<Message>(message.get())
+                    .is_ok_and(|message| message.role == Role::System)
+        };
+        let prompt = raw.prompt.iter().filter(|message| !is_repeated(message));
+        let prompt = prompt.map(|message| place(message, false));
+        let steps: Vec<_> = prompt.chain(raw.turns.iter().map(|turn| place(turn, true))).collect();
+        let whole = joined.get_or_insert_with(|| {
+            first_prompt = raw.prompt.iter().map(|message| message.get().to_owned()).collect();
+            let source = PageSource::Files { job: job.to_owned(), paths: paths.clone() };
+            ConversationPages { model: raw.model, ..ConversationPages::unfinished(source, Vec::new()) }
+        });
+        whole.stop_condition = raw.stop_condition;
+        whole.is_truncated |= raw.is_truncated;
+        whole.error = raw.error.or(whole.error.take());
+        whole.steps.extend(steps);
+    }
+    if let Some(whole) = &mut joined {
+        whole.pages = pages(&whole.steps);
+    }
+    Ok(joined)
 }
 
 fn of_row(
@@ -236,7 +250,7 @@ fn of_row(
     }
     let steps: Vec<_> = found.iter().map(|raw| place(line, offset, raw, false)).collect();
     Ok(Some(ConversationPages {
-        source: PageSource::File { job: job.to_owned(), path },
+        source: PageSource::Files { job: job.to_owned(), paths: vec![path] },
         model: None,
         stop_condition: raw.stop_condition,
         is_truncated: raw.is_truncated,
@@ -269,7 +283,7 @@ fn list(part: Option<&RawValue>) -> serde_json::Result<Vec<&RawValue>> {
 fn place(text: &[u8], offset: u64, part: &RawValue, is_turn: bool) -> StepPlace {
     let part = part.get();
     let before = part.as_ptr() as usize - text.as_ptr() as usize;
-    StepPlace { start: offset + before as u64, length: part.len() as u64, is_turn }
+    StepPlace { file: 0, start: offset + before as u64, length: part.len() as u64, is_turn }
 }
 
 fn pages(steps: &[StepPlace]) -> Vec<Range<usize>> {
@@ -298,7 +312,7 @@ impl ConversationPages {
             let calls: usize = message.tool_calls.iter().map(|call| call.arguments.len()).sum();
             (message.text().len() + calls) as u64
         };
-        let place = |message| StepPlace { start: 0, length: length(message), is_turn: false };
+        let place = |message| StepPlace { file: 0, start: 0, length: length(message), is_turn: false };
         let steps = messages.iter().map(place).collect();
         Some(Self::unfinished(PageSource::Messages(messages), steps))
     }
@@ -341,20 +355,26 @@ impl ConversationPages {
     /// Reads the steps of a page, counted from 0.
     pub fn read(&self, page: usize) -> Result<Vec<ConversationStep>, SavedError> {
         let steps = self.pages.get(page).cloned().unwrap_or_default();
-        let (job, path) = match &self.source {
-            PageSource::File { job, path } => (job, path),
+        let (job, paths) = match &self.source {
+            PageSource::Files { job, paths } => (job, paths),
             PageSource::Messages(messages) => {
                 let step =
                     |number: usize| ConversationStep::of_message(number + 1, Arc::clone(&messages[number]));
                 return Ok(steps.map(step).collect());
             }
         };
-        let failed = |source| SavedError::Read { path: path.clone(), source };
-        let mut file = open_below(job, path).map_err(failed)?;
+        let mut open: Option<(usize, File)> = None;
         steps
             .map(|number| {
                 let place = self.steps[number];
-                let bytes = part(&mut file, place).map_err(failed)?;
+                let path = &paths[place.file];
+                let failed = |source| SavedError::Read { path: path.clone(), source };
+                let file = match open.take() {
+                    Some((known, file)) if known == place.file => file,
+                    _ => open_below(job, path).map_err(failed)?,
+                };
+                let (_, file) = open.insert((place.file, file));
+                let bytes = part(file, place).map_err(failed)?;
                 let damaged = |source| SavedError::Damaged { path: path.clone(), source };
                 step(number + 1, &bytes, place.is_turn).map_err(damaged)
             })
@@ -388,7 +408,7 @@ mod tests {
     use super::*;
 
     fn of(length: u64) -> StepPlace {
-        StepPlace { start: 0, length, is_turn: false }
+        StepPlace { file: 0, start: 0, length, is_turn: false }
     }
 
     #[test]
@@ -430,10 +450,35 @@ mod tests {
              "tool_calls":[{"id":"1","name":"bash","arguments":"{}"}]}},"model_sec":1.5,
              "answers":[{"role":"tool","tool_call_id":"1","content":"done"}],"tools_sec":0.5}]}"#;
         std::fs::write(&path, text).unwrap();
-        let pages = of_container(dir.path(), path).unwrap().unwrap();
+        let pages = of_container(dir.path(), vec![path]).unwrap().unwrap();
         let steps = pages.read(0).unwrap();
         assert_eq!((steps.len(), steps[1].number, steps[1].answers[0].text().as_ref()), (2, 2, "done"));
         let details = steps[1].details.as_ref().unwrap();
         assert_eq!((details.finish_reason.as_deref(), details.model_sec), (Some("tool_calls"), 1.5));
+    }
+
+    #[test]
+    fn conversations_of_steps_follow_each_other_as_in_exports() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, asked: &str, said: &str, stop: &str| {
+            let path = dir.path().join(name);
+            let text = format!(
+                r#"{{"model":"m","started_at":"2026-01-02T03:04:05Z","stop_condition":"{stop}","is_truncated":false,
+                "error":null,"prompt":[{{"role":"system","content":"Be brief."}},{{"role":"user","content":"{asked}"}}],
+                "turns":[{{"response":{{"message":{{"role":"assistant","content":"{said}"}}}},"model_sec":1,"answers":[]}}]}}"#
+            );
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let one = write("one.json", "Go on.", "first", "limit");
+        let two = write("two.json", "Go on.", "second", "done");
+        let paths = vec![one, dir.path().join("missing.json"), two];
+        let pages = of_container(dir.path(), paths.clone()).unwrap().unwrap();
+        assert_eq!((pages.model.as_deref(), pages.stop_condition.as_deref()), (Some("m"), Some("done")));
+        let steps = pages.read(0).unwrap();
+        let texts: Vec<_> = steps.iter().map(|step| step.message.text().into_owned()).collect();
+        assert_eq!(texts, ["Be brief.", "Go on.", "first", "Go on.", "second"]);
+        let whole = super::super::conversation::of_container(dir.path(), &paths).unwrap().unwrap();
+        assert_eq!(whole.messages().map(|message| message.text().into_owned()).collect::<Vec<_>>(), texts);
     }
 }

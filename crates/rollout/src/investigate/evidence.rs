@@ -63,13 +63,14 @@ fn shown(message: &Message) -> String {
 
 fn outputs(job: &Path, trial: &SavedTrial) -> Vec<(&'static str, String)> {
     let dir = JobDir::new(job).trial(&trial.id).of_last_result();
+    let step = dir.deciding_step(&trial.result);
     let files = [
         ("Building the image", dir.build_log()),
-        ("Standard error of the agent's installation", dir.setup().join("stderr.txt")),
-        ("Standard output of the agent", dir.command().join("stdout.txt")),
-        ("Standard error of the agent", dir.command().join("stderr.txt")),
-        ("Standard output of the tests", dir.verifier().join("stdout.txt")),
-        ("Standard error of the tests", dir.verifier().join("stderr.txt")),
+        ("Standard error of the agent's installation", step.setup().join("stderr.txt")),
+        ("Standard output of the agent", step.command().join("stdout.txt")),
+        ("Standard error of the agent", step.command().join("stderr.txt")),
+        ("Standard output of the tests", step.verifier().join("stdout.txt")),
+        ("Standard error of the tests", step.verifier().join("stderr.txt")),
     ];
     let read = |(name, path): (&'static str, std::path::PathBuf)| Some((name, excerpt(dir.path(), &path)?));
     files.into_iter().filter_map(read).collect()
