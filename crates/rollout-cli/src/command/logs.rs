@@ -5,6 +5,7 @@ mod filter;
 use std::{
     fs::File,
     io::{self, IsTerminal as _, Read as _, Write},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -44,19 +45,24 @@ pub(crate) fn run(args: &Logs) -> Result<Exit, Failure> {
         return conversation(args, found);
     }
     let mut outputs = Outputs::new(&found, args.phase);
-    let mut printed = outputs.copy()?;
+    let mut is_running = is_unfinished(&mut found)?;
+    let mut printed = outputs.copy(&found, is_running)?;
     let mut is_hinted = false;
-    while args.follow && is_unfinished(&mut found)? {
+    while args.follow && is_running {
         // The commands of a model are in its conversation. It may take minutes until anything else is printed.
         if !printed && !is_hinted && has_messages(&found) {
             is_hinted = true;
             hint_at_messages(args)?;
         }
         thread::sleep(POLL);
-        printed |= outputs.copy()?;
+        is_running = is_unfinished(&mut found)?;
+        if !is_running {
+            // The result has the order of the steps.
+            found.update()?;
+        }
+        // The last copy has what was written before the end.
+        printed |= outputs.copy(&found, is_running)?;
     }
-    // What was written between the last copy and the end.
-    printed |= outputs.copy()?;
     if !printed {
         let what = match args.phase {
             LogPhase::Build => "the build of its image",
@@ -103,44 +109,101 @@ fn is_unfinished(found: &mut FoundTrial) -> Result<bool, Failure> {
 /// The output files of a phase, and how far each was printed.
 struct Outputs {
     job: PathBuf,
-    files: Vec<(PathBuf, Option<File>)>,
+    phase: LogPhase,
+    /// In the order in which they are printed.
+    files: Vec<OutputFile>,
     filters: [Filter; 2],
     is_terminal: bool,
 }
 
+/// A file that may appear later, and may be replaced by that of the next try.
+struct OutputFile {
+    path: PathBuf,
+    is_stderr: bool,
+    open: Option<File>,
+}
+
 impl Outputs {
     fn new(found: &FoundTrial, phase: LogPhase) -> Self {
-        let dir = TrialDir::new(found.dir());
-        let both = |dir: &Path| vec![(dir.join("stdout.txt"), None), (dir.join("stderr.txt"), None)];
         Self {
             job: found.job.path().to_owned(),
-            files: match phase {
-                LogPhase::Build => vec![(dir.build_log(), None)],
-                LogPhase::Install => both(&dir.setup()),
-                LogPhase::Agent => both(&dir.command()),
-                LogPhase::Verifier => both(&dir.verifier()),
-            },
+            phase,
+            files: Vec::new(),
             filters: Default::default(),
             is_terminal: io::stdout().is_terminal(),
         }
     }
 
-    /// Prints what is new: the first file to stdout, the second to stderr. Returns whether there was anything.
-    fn copy(&mut self) -> io::Result<bool> {
-        let mut printed = false;
-        for (number, (path, file)) in self.files.iter_mut().enumerate() {
-            if file.is_none() {
-                // The file appears when its phase starts.
-                *file = open_below(&self.job, path).ok();
+    /// Prints what is new: files of standard output to stdout, and of standard error to stderr. Returns whether there was
+    /// anything.
+    fn copy(&mut self, found: &FoundTrial, is_running: bool) -> Result<bool, Failure> {
+        for (path, is_stderr) in self.paths(found, is_running)? {
+            if self.files.iter().all(|file| file.path != path) {
+                self.files.push(OutputFile { path, is_stderr, open: None });
             }
-            let Some(file) = file else { continue };
-            let filter = self.is_terminal.then_some(&mut self.filters[number]);
-            printed |= match number {
-                0 => copy(file, filter, &mut io::stdout().lock())?,
-                _ => copy(file, filter, &mut io::stderr().lock())?,
+        }
+        let mut printed = false;
+        for file in &mut self.files {
+            let filter = self.is_terminal.then_some(&mut self.filters[usize::from(file.is_stderr)]);
+            printed |= match file.is_stderr {
+                false => file.copy(&self.job, filter, &mut io::stdout().lock())?,
+                true => file.copy(&self.job, filter, &mut io::stderr().lock())?,
             };
         }
         Ok(printed)
+    }
+
+    /// The files of the phase that are known now: those of the current run while the trial runs, even if it has an
+    /// earlier result.
+    fn paths(&self, found: &FoundTrial, is_running: bool) -> Result<Vec<(PathBuf, bool)>, Failure> {
+        let own = JobDir::new(found.job.path()).trial(&found.id);
+        let dir = if is_running || own.result().exists() { own } else { own.of_last_result() };
+        if let LogPhase::Build = self.phase {
+            return Ok(vec![(dir.build_log(), false)]);
+        }
+        let finished = if is_running { None } else { found.job.trial(found.index)? };
+        let steps = finished.map_or_else(|| dir.steps_so_far(), |trial| dir.steps(&trial.result));
+        let output = |step: &TrialDir| match self.phase {
+            LogPhase::Install => step.setup(),
+            LogPhase::Verifier => step.verifier(),
+            LogPhase::Agent | LogPhase::Build => step.command(),
+        };
+        let both = |dir: PathBuf| [(dir.join("stdout.txt"), false), (dir.join("stderr.txt"), true)];
+        Ok(steps.iter().map(output).flat_map(both).collect())
+    }
+}
+
+impl OutputFile {
+    fn copy(
+        &mut self,
+        job: &Path,
+        mut filter: Option<&mut Filter>,
+        out: &mut impl Write,
+    ) -> io::Result<bool> {
+        // Looked for before the rest of the old file is read: nothing is written to that one any more.
+        let next = self.next(job);
+        let mut printed = false;
+        if let Some(file) = &mut self.open {
+            printed |= copy(file, filter.as_deref_mut(), out)?;
+        }
+        if let Some(mut next) = next {
+            printed |= copy(&mut next, filter, out)?;
+            self.open = Some(next);
+        }
+        Ok(printed)
+    }
+
+    /// The file, if it is not the open one. A failed try is moved away, and the next one has its own file. An older file
+    /// is of an earlier run, which is restored when a rerun is interrupted.
+    fn next(&self, job: &Path) -> Option<File> {
+        if let Some(file) = &self.open {
+            let (open, now) = (file.metadata().ok()?, self.path.metadata().ok()?);
+            let is_same = (open.dev(), open.ino()) == (now.dev(), now.ino());
+            if is_same || now.modified().ok()? < open.modified().ok()? {
+                return None;
+            }
+        }
+        open_below(job, &self.path).ok()
     }
 }
 

@@ -247,6 +247,62 @@ fn the_log_of_a_running_trial_is_followed_to_its_end() {
 }
 
 #[test]
+fn the_log_of_a_trial_is_followed_into_its_next_try() {
+    let gate = Gate::new();
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .script(&format!("echo first try\n{}touch /app/done", gate.wait()))
+        .task(TestTask::new("task"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let followed = job.root().join("followed");
+    let mut follower = job
+        .command(&["logs", "jobs/job/agent/set/task__1", "--follow"])
+        .stdout(fs::File::create(&followed).unwrap())
+        .spawn()
+        .unwrap();
+    while fs::read_to_string(&followed).unwrap() != "first try\n" {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    // As after a try that the infrastructure made fail: its files are moved away, and the next try has its own.
+    let trial = job.dir().join("agent/set/task__1");
+    fs::create_dir_all(trial.join("tries/1")).unwrap();
+    fs::rename(trial.join("command"), trial.join("tries/1/command")).unwrap();
+    fs::create_dir(trial.join("command")).unwrap();
+    fs::write(trial.join("command/stdout.txt"), "second try\n").unwrap();
+    arrival.pass();
+    running.finish().expect(0);
+    assert!(follower.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(&followed).unwrap(), "first try\nsecond try\n");
+}
+
+#[test]
+fn the_log_of_a_trial_that_runs_again_is_that_of_the_new_run() {
+    let gate = Gate::new();
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .script(&format!("date +%s%N\n{}exit 1", gate.wait()))
+        .task(TestTask::new("task"));
+    let running = job.start();
+    gate.arrival().pass();
+    running.finish().expect(1);
+    let output = job.dir().join("agent/set/task__1/command/stdout.txt");
+    let old = fs::read_to_string(&output).unwrap();
+    let running = job.start_with(&["resume", "jobs/job", "--rerun", "error", "--output", "json"]);
+    let arrival = gate.arrival();
+    let new = job.rollout(&["logs", "jobs/job/agent/set/task__1"]).expect(0).stdout();
+    assert!(!new.is_empty() && new != old, "{new}");
+    let followed = job.root().join("followed");
+    let mut follower = job
+        .command(&["logs", "jobs/job/agent/set/task__1", "--follow"])
+        .stdout(fs::File::create(&followed).unwrap())
+        .spawn()
+        .unwrap();
+    arrival.pass();
+    running.finish().expect(1);
+    assert!(follower.wait().unwrap().success());
+    assert_eq!([&fs::read_to_string(&followed).unwrap(), &fs::read_to_string(&output).unwrap()], [&new; 2]);
+}
+
+#[test]
 fn the_conversation_of_a_model_is_printed_message_by_message() {
     let server = ModelServer::turns([
         ModelReply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})),
@@ -303,6 +359,7 @@ fn the_conversation_of_a_running_model_is_followed_to_its_end() {
     }
     let shown = job.rollout(&["show", "jobs/job/model/set/task__1"]).expect(0).stdout();
     assert!(shown.contains("1 tool call") && shown.contains("--conversation -f"), "{shown}");
+    assert!(shown.contains("1 call, ") && shown.contains(" tokens in, "), "{shown}");
     let hint = job.rollout(&["logs", "jobs/job/model/set/task__1"]).expect(0).stderr();
     insta::assert_snapshot!(hint, @"
     model/set/task__1 has no output of its agent
