@@ -41,7 +41,8 @@ pub fn age(trial: &TrialDir) -> Option<Duration> {
     fs::metadata(trial.path()).and_then(|dir| dir.created()).ok()?.elapsed().ok()
 }
 
-/// What the agent of a running trial used of its model so far, from the calls that the gateway has recorded.
+/// What the agent of a running trial used of its model so far, from the calls that the gateway has recorded, or from
+/// the conversation of a model that works on the task itself.
 #[derive(Debug, Default)]
 pub struct LiveUsage {
     /// The file that was read, and the length of its whole lines.
@@ -49,7 +50,7 @@ pub struct LiveUsage {
     used: ModelProgress,
 }
 
-/// What is needed of a call.
+/// What is needed of a call, or of a message of a conversation.
 #[derive(Deserialize)]
 struct CallOutline {
     usage: Option<TokenUsage>,
@@ -57,10 +58,12 @@ struct CallOutline {
 }
 
 impl LiveUsage {
-    /// Reads the calls that were added since the last time, and returns the sum of all; None if there are none. Files
-    /// outside of the job are not read. Blocks.
+    /// Reads the calls that were added since the last time, and returns the sum of all; None if there are none. Of a task
+    /// with steps, they are those of the newest step. Files outside of the job are not read. Blocks.
     pub fn update(&mut self, job: &Path, trial: &TrialDir) -> io::Result<Option<ModelProgress>> {
-        let path = trial.current_step().calls();
+        let step = trial.current_step();
+        let path =
+            Some(step.live_conversation()).filter(|path| path.exists()).unwrap_or_else(|| step.calls());
         let mut file = match open_below(job, &path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -98,7 +101,7 @@ fn add(used: &mut ModelProgress, call: &CallOutline) {
     used.turns += 1;
     used.input_tokens += usage.input_tokens();
     used.output_tokens += usage.completion_tokens;
-    used.cost = match (used.cost, call.cost) {
+    used.cost = match (used.cost, call.cost.or(usage.cost)) {
         (Some(before), Some(now)) => Some(before + now),
         (before, now) => before.or(now),
     };
@@ -151,5 +154,22 @@ mod tests {
         writeln!(file, "{end}").unwrap();
         let two = ModelProgress { turns: 2, input_tokens: 200, output_tokens: 14, cost: Some(1.0) };
         assert_eq!(update(), Some(two));
+    }
+
+    #[test]
+    fn responses_of_a_model_that_works_on_the_task_itself_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let trial = TrialDir::new(dir.path());
+        let said = r#"{"role":"user","content":"go"}
+{"role":"assistant","content":"a","usage":{"prompt_tokens":100,"cached_tokens":90,"completion_tokens":7,"cost":0.5}}
+{"role":"tool","content":"done"}
+{"role":"assistant","content":"b","usage":{"prompt_tokens":100,"cached_tokens":90,"completion_tokens":3,"cost":0.25}}
+"#;
+        let step = trial.step("one");
+        fs::create_dir_all(step.path()).unwrap();
+        fs::write(step.live_conversation(), said).unwrap();
+        let used = LiveUsage::default().update(dir.path(), &trial).unwrap();
+        let expected = ModelProgress { turns: 2, input_tokens: 200, output_tokens: 10, cost: Some(0.75) };
+        assert_eq!(used, Some(expected));
     }
 }

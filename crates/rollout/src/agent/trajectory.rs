@@ -118,13 +118,16 @@ impl TurnLog {
         })
     }
 
-    /// The messages after the first `known` ones.
+    /// The messages after the first `known` ones. Those of the model have what they used.
     pub(crate) fn messages_after(&self, known: usize) -> Messages {
         let log = self.lock();
         let Some(trajectory) = log.as_ref() else { return Messages::new() };
         let turns = trajectory.turns.iter().flat_map(|turn| {
-            let response = Arc::new(turn.response.message.clone());
-            std::iter::once(response).chain(turn.answers.iter().cloned())
+            let mut message = turn.response.message.clone();
+            if let Some(Ok(usage)) = turn.response.usage.map(serde_json::to_value) {
+                message.extra.insert("usage".to_owned(), usage);
+            }
+            std::iter::once(Arc::new(message)).chain(turn.answers.iter().cloned())
         });
         trajectory.prompt.iter().cloned().chain(turns).skip(known).collect()
     }
