@@ -125,7 +125,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn write(&mut self, address: &Address) -> Result<(), ViewError> {
-        let path = self.path(address);
+        let Some(path) = self.path(address) else { return Ok(()) };
         let found = match site::find(self.library, address, Delivery::Exported) {
             Ok(found) => found,
             // Jobs without a common task are not compared, and a file may vanish while the job runs.
@@ -143,14 +143,138 @@ impl Writer<'_> {
                 }
             }
         };
-        write().map_err(|source| ViewError::Write { path: path.clone(), source })?;
-        self.written.files += 1;
+        match write() {
+            Ok(()) => self.written.files += 1,
+            // The names of files are those of agents, and the export may be deeper than the job.
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename && address.is_file() => {}
+            Err(source) => return Err(ViewError::Write { path, source }),
+        }
         Ok(())
     }
 
-    /// The file of a page. Its address is encoded for URLs, the names of files are not.
-    fn path(&self, address: &Address) -> PathBuf {
+    /// The file of a page. Its address is encoded for URLs, the names of files are not. None if a part of the address is
+    /// not the name of a file.
+    fn path(&self, address: &Address) -> Option<PathBuf> {
         let path = address.path(Delivery::Exported);
-        path.split('/').filter_map(decoded).fold(self.to.to_owned(), |dir, part| dir.join(part))
+        path.split('/').try_fold(self.to.to_owned(), |dir, part| Some(dir.join(decoded(part)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+    use rollout_core::{
+        event::JobKind,
+        name::{AgentName, DatasetName, TaskName},
+    };
+    use rollout_record::journal::{Header, Journal, JournalEntry, JournalError, PlannedTask, VERSION};
+
+    use super::*;
+
+    /// Writes a job of one trial without a result, and returns the directory of the trial.
+    fn job(dir: &Path) -> PathBuf {
+        let trial = TrialId {
+            agent: AgentName::new("agent").unwrap(),
+            dataset: DatasetName::new("set").unwrap(),
+            task: TaskName::new("task").unwrap(),
+            attempt: 1,
+        };
+        let header = Header {
+            version: VERSION,
+            kind: JobKind::Job,
+            job_name: "job".to_owned(),
+            directory: None,
+            job_file: PathBuf::from("/job.yaml"),
+            overrides: Vec::new(),
+            config_hash: "sha256:0".to_owned(),
+            config: None,
+            provider: "native".to_owned(),
+            agents: vec!["agent".to_owned()],
+            attempts: 1,
+            pins: BTreeMap::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
+            regrade: None,
+            imported: None,
+            tasks: Vec::new(),
+        };
+        let task = PlannedTask {
+            dataset: "set".to_owned(),
+            name: "task".to_owned(),
+            content_hash: None,
+            git_commit_id: None,
+            example_id: None,
+            attempts: None,
+            source: None,
+        };
+        fs::create_dir_all(dir).unwrap();
+        let tasks = std::iter::once(Ok::<_, JournalError>(task));
+        let mut journal = Journal::create(&JobDir::new(dir).journal(), header, tasks).unwrap();
+        journal.push(&JournalEntry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None });
+        journal.sync().unwrap();
+        let trial = JobDir::new(dir).trial(&trial).path().to_owned();
+        fs::create_dir_all(&trial).unwrap();
+        trial
+    }
+
+    #[test]
+    fn files_with_any_name_are_exported_under_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let trial = job(&dir.path().join("jobs/job"));
+        let long = "x".repeat(255);
+        let names = [
+            r"back\slash",
+            r"back\other",
+            r"..\..\up",
+            "\\",
+            "...",
+            "%2e%2e",
+            "index.html",
+            "raw.txt",
+            "page-2.html",
+            "a\nb",
+            " ",
+            "~",
+            "<b>",
+            "\u{202e}cod.exe",
+            "-rf",
+            "CON",
+            &long,
+        ];
+        let below = trial.join("logs");
+        fs::create_dir(&below).unwrap();
+        for name in names {
+            fs::write(below.join(name), name).unwrap();
+        }
+        // A directory may have the name of a page too.
+        fs::create_dir_all(trial.join("files/index.html")).unwrap();
+        fs::write(trial.join("files/index.html/raw.txt"), "raw").unwrap();
+        let to = dir.path().join("pages");
+        export(&dir.path().join("jobs"), &to, ViewOptions::default()).unwrap();
+        let files = to.join("jobs/job/trials/agent/set/task__1/files");
+        for name in names {
+            let page = files.join("logs").join(name);
+            assert_eq!(fs::read_to_string(page.join("raw.txt")).unwrap(), name);
+            assert!(page.join("index.html").is_file(), "{name}");
+        }
+        assert_eq!(fs::read_dir(files.join("logs")).unwrap().count(), names.len(), "nothing else is there");
+        assert_eq!(fs::read_to_string(files.join("files/index.html/raw.txt/raw.txt")).unwrap(), "raw");
+    }
+
+    #[test]
+    fn a_file_whose_path_is_too_long_for_the_export_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let trial = job(&dir.path().join("jobs/job"));
+        fs::write(trial.join("short"), "short").unwrap();
+        let deep = (0..10).fold(trial.clone(), |dir, _| dir.join("d".repeat(250)));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), "deep").unwrap();
+        let to = (0..7).fold(dir.path().join("pages"), |dir, _| dir.join("e".repeat(250)));
+        export(&dir.path().join("jobs"), &to, ViewOptions::default()).unwrap();
+        let files = to.join("jobs/job/trials/agent/set/task__1/files");
+        assert_eq!(fs::read_to_string(files.join("short/raw.txt")).unwrap(), "short");
+        assert!(!files.join("d".repeat(250)).exists());
     }
 }

@@ -33,7 +33,9 @@ fn markup_of_agents_tasks_and_models_is_text() {
     let dir = job.root().join("jobs").join(MARKUP);
     let trials = dir.join("model").join(MARKUP);
     let trial = fs::read_dir(&trials).unwrap().next().unwrap().unwrap().path();
-    fs::write(trial.join("logs/agent").join(MARKUP), &said).unwrap();
+    for name in [MARKUP, r"back\slash", r"..\up", "%2e%2e", "index.html"] {
+        fs::write(trial.join("logs/agent").join(name), &said).unwrap();
+    }
     // A file of notes may come from another machine.
     let name = |part: &std::path::Path| part.file_name().unwrap().to_string_lossy().into_owned();
     let noted = format!("model/{MARKUP}/{}", name(&trial));
@@ -51,6 +53,7 @@ fn markup_of_agents_tasks_and_models_is_text() {
             }
             browser.open(&url);
             assert_eq!(browser.run("return window.hacked ?? null"), json!(null), "{url}");
+            assert_eq!(browser.run("return document.title.startsWith('Error')"), json!(false), "{url}");
             let injected = "return document.querySelectorAll('[onerror], [onload], img[src=x], script:not([src])').length";
             assert_eq!(browser.run(injected), json!(0), "{url}");
             // A command that people copy is one command, whatever the names in it.
