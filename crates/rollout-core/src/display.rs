@@ -29,11 +29,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// An amount of US dollars with two decimals, or four below ten cents.
+/// An amount of US dollars with two decimals, or four below one cent.
 pub fn dollars(amount: f64) -> String {
     if amount == 0.0 {
         "$0".to_owned()
-    } else if amount < 0.1 {
+    } else if amount < 0.00995 {
         format!("${amount:.4}")
     } else {
         format!("${amount:.2}")
@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn numbers_lose_their_empty_decimals() {
         assert_eq!([1.0, 0.92, -1.0 / 3.0, 0.0, -0.0001].map(number), ["1", "0.92", "-0.333", "0", "0"]);
-        assert_eq!([0.0, 0.0342, 1.234].map(dollars), ["$0", "$0.0342", "$1.23"]);
+        assert_eq!(
+            [0.0, 0.0042, 0.00996, 0.03, 1.234].map(dollars),
+            ["$0", "$0.0042", "$0.01", "$0.03", "$1.23"]
+        );
         assert_eq!([512, 1536, 3 << 30].map(size), ["512 B", "1.5 KiB", "3.0 GiB"]);
     }
 }

@@ -64,7 +64,7 @@ fn all_that_an_agent_used_fits_beside_long_names_in_80_columns() {
         board.apply(&Event::TrialStarted { index, trial }, Duration::ZERO);
         board.apply(&Event::PhaseStarted { index, phase: Phase::Execute }, Duration::ZERO);
         let used =
-            ModelProgress { turns: 112, input_tokens: 1_234_567, output_tokens: 890, cost: Some(0.0425) };
+            ModelProgress { turns: 112, input_tokens: 1_234_567, output_tokens: 890, cost: Some(100.04) };
         board.apply(&Event::ModelUsed { index, used }, Duration::from_secs(5));
     }
     let drawn = |width: usize| {
@@ -73,13 +73,13 @@ fn all_that_an_agent_used_fits_beside_long_names_in_80_columns() {
         text
     };
     insta::assert_snapshot!(drawn(199), @"
-    ⠋ claude-code · hello #1                                          execute   1:06:40  turn 112 · 1.2M tokens · $0.0425
-    ⠋ claude-code · a-task-with-a-name-that-is-longer-than-others #2  execute   1:06:40  turn 112 · 1.2M tokens · $0.0425
+    ⠋ claude-code · hello #1                                          execute   1:06:40  turn 112 · 1.2M tokens · $100.04
+    ⠋ claude-code · a-task-with-a-name-that-is-longer-than-others #2  execute   1:06:40  turn 112 · 1.2M tokens · $100.04
     ────────────────────────────── 0/9 · 0 completed · 0 failed · 1:06:40
     ");
     insta::assert_snapshot!(drawn(79), @"
-    ⠋ claude-code · hello #1    execute   1:06:40  turn 112 · 1.2M tokens · $0.0425
-    ⠋ claud… · a-task-with… #2  execute   1:06:40  turn 112 · 1.2M tokens · $0.0425
+    ⠋ claude-code · hello #1    execute   1:06:40  turn 112 · 1.2M tokens · $100.04
+    ⠋ claud… · a-task-with… #2  execute   1:06:40  turn 112 · 1.2M tokens · $100.04
     ────────────────────────────── 0/9 · 0 completed · 0 failed · 1:06:40
     ");
     insta::assert_snapshot!(drawn(59), @"

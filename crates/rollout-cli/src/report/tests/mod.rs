@@ -85,9 +85,9 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
         reward_sum: passed as f64,
         reward_min: (completed > 0).then_some(0.0),
         reward_max: (completed > 0).then_some(1.0),
-        total_cost: 0.0342 * completed as f64,
+        total_cost: 120.0342 * completed as f64,
         environment_cost: 0.0,
-        model_cost: (completed > 0).then_some(0.0342 * completed as f64),
+        model_cost: (completed > 0).then_some(120.0342 * completed as f64),
         known_cost_trials: completed,
         trial_seconds: 2.1 * (completed + failed) as f64,
         errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
@@ -258,9 +258,9 @@ fn a_pipe_gets_a_line_for_every_event_and_a_summary() {
     – shell/quickstart/sort__2  skipped
 
     agent   dataset     trials  completed  failed  excluded  solved  pass rate  mean reward      cost  time
-    oracle  quickstart       1          1       0         0       1     100.0%            1   $0.0342  2.1s
-    shell   quickstart       4          1       1         0       0       0.0%            0  ≥$0.0342  4.2s
-    all                      5          2       1         0       1      33.3%        0.333  ≥$0.0684  6.3s
+    oracle  quickstart       1          1       0         0       1     100.0%            1   $120.03  2.1s
+    shell   quickstart       4          1       1         0       0       0.0%            0  ≥$120.03  4.2s
+    all                      5          2       1         0       1      33.3%        0.333  ≥$240.07  6.3s
 
     agent   dataset     pass rate, 95%  mean reward ± se  time p50  time p90  cost p50  cost p90
     oracle  quickstart     20.7–100.0%                 —      2.1s      2.1s         —         —
