@@ -86,7 +86,7 @@ fn or_nothing(text: Option<String>) -> String {
 }
 
 fn time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M").to_string()
+    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 fn render(template: &impl Template) -> Result<String, ViewError> {
