@@ -72,8 +72,8 @@ impl JobStamp {
     }
 }
 
-/// A conversation of which the places of messages are known, and the state of its file.
-type KnownConversation = (TrialIndex, FileStamp, Option<Arc<ConversationPages>>);
+/// A conversation of which the places of messages are known, and the state of its files.
+type KnownConversation = (TrialIndex, Vec<(FileStamp, PathBuf)>, Option<Arc<ConversationPages>>);
 
 /// A job that is shown.
 #[derive(Debug)]
@@ -323,14 +323,17 @@ impl JobView {
         saved: Option<&SavedTrial>,
     ) -> Result<Option<Arc<ConversationPages>>, ViewError> {
         let dir = JobDir::new(self.saved.path()).trial(trial);
-        let path = match saved {
-            None => Some(dir.live_conversation()).filter(|path| path.exists()).unwrap_or_else(|| dir.calls()),
-            Some(saved) if self.saved.task(saved).example_id.is_none() => dir.of_last_result().trajectory(),
-            Some(_) => rows::file_in(&self.saved.section(trial.agent.as_str(), trial.dataset.as_str())),
+        let paths = match saved {
+            None => {
+                let step = dir.current_step();
+                vec![step.live_conversation(), step.trajectory(), step.calls()]
+            }
+            Some(saved) if self.saved.task(saved).example_id.is_none() => self.saved.trajectories(saved),
+            Some(_) => vec![rows::file_in(&self.saved.section(trial.agent.as_str(), trial.dataset.as_str()))],
         };
-        let stamp = file_stamp(&path);
+        let stamps: Vec<_> = paths.into_iter().map(|path| (file_stamp(&path), path)).collect();
         let mut conversations = self.conversations.borrow_mut();
-        let known = conversations.iter().find(|(known, of, _)| (*known, *of) == (index, stamp));
+        let known = conversations.iter().find(|(known, of, _)| (*known, of) == (index, &stamps));
         if let Some((.., pages)) = known {
             return Ok(pages.clone());
         }
@@ -338,8 +341,8 @@ impl JobView {
             Some(saved) => self.saved.conversation_pages(saved)?,
             None => match (self.saved.live_conversation_pages(trial)?, self.options.live_messages) {
                 (None, Some(read)) => {
-                    let messages = read(self.saved.path(), &dir)
-                        .map_err(|source| ViewError::File { name: path.display().to_string(), source })?;
+                    let failed = |source| ViewError::File { name: dir.path().display().to_string(), source };
+                    let messages = read(self.saved.path(), &dir).map_err(failed)?;
                     ConversationPages::of_messages(messages)
                 }
                 (pages, _) => pages,
@@ -347,8 +350,11 @@ impl JobView {
         };
         let pages = pages.map(Arc::new);
         conversations.retain(|(known, ..)| *known != index);
-        conversations.truncate(MAX_CONVERSATIONS - 1);
-        conversations.push_front((index, stamp, pages.clone()));
+        // Without a file, nothing would show that the conversation has changed.
+        if stamps.iter().any(|(stamp, _)| stamp.is_some()) {
+            conversations.truncate(MAX_CONVERSATIONS - 1);
+            conversations.push_front((index, stamps, pages.clone()));
+        }
         Ok(pages)
     }
 
@@ -417,7 +423,7 @@ impl JobView {
         failed.chain(unsolved.map(|(number, group)| (CauseNumber::Unsolved(number), group))).collect()
     }
 
-    /// What the agent of a running trial used of its model so far, if the gateway records it.
+    /// What the agent of a running trial used of its model so far, if that is recorded.
     pub(crate) fn used(&self, index: TrialIndex, trial: &TrialId) -> Option<ModelProgress> {
         let mut usage = self.usage.borrow_mut();
         usage.retain(|index, _| self.running.contains(index));

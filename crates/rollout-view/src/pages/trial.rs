@@ -47,8 +47,8 @@ struct TrialPage {
     agent: String,
     status: &'static str,
     error: Option<ErrorView>,
-    /// The other trials with the same cause.
-    same: Option<Link>,
+    /// The trials with the same cause, and the cause.
+    same: Option<(Link, String)>,
     facts: Vec<(&'static str, String)>,
     notes: Vec<(&'static str, String)>,
     timeline: Html,
@@ -76,7 +76,7 @@ struct ErrorView {
 
 #[derive(Debug)]
 struct OutputView {
-    title: &'static str,
+    title: String,
     name: &'static str,
     text: Html,
     is_cut: bool,
@@ -156,7 +156,7 @@ pub(crate) fn page(job: &JobView, index: TrialIndex, page: usize, here: &Here) -
         steps: conversation::steps(&steps),
         conversation: said.map(|said| range(said, page)).unwrap_or_default(),
         pager: Pager::new(page, pages, |page| place.to(page)),
-        outputs: outputs(&place, status),
+        outputs: outputs(&place, result, status),
         files: file_rows(&place),
         attempts: attempts(&place),
         previous: neighbour(index.0.checked_sub(1)),
@@ -227,14 +227,14 @@ fn error(result: &TrialResult) -> Option<ErrorView> {
     Some(ErrorView { kind: error.kind.as_str(), message: ansi::render(&error.message) })
 }
 
-/// The list of the trials that have the same cause, if there are several.
-fn same_cause(place: &Place<'_>) -> Option<Link> {
+/// The list of the trials that have the same cause, if there are several, and the cause.
+fn same_cause(place: &Place<'_>) -> Option<(Link, String)> {
     let groups = place.job.causes();
     let (number, group) = groups.into_iter().find(|(_, group)| group.trials.contains(&place.index))?;
     let filter = TrialFilter { cause: Some(number), ..TrialFilter::default() };
     let text = format!("{} with this cause", count(group.trials.len() as u64, "trial"));
     let address = Address::Trials { job: place.job.name.clone(), filter, page: 1 };
-    (group.trials.len() > 1).then(|| place.here.link(text, &address))
+    (group.trials.len() > 1).then(|| (place.here.link(text, &address), group.cause.to_string()))
 }
 
 /// What is known of a trial that runs now.
@@ -329,22 +329,36 @@ fn timeline(result: &TrialResult) -> Html {
     if phases.is_empty() { Html::default() } else { svg::timeline(&phases, result.durations.total_sec) }
 }
 
-fn outputs(place: &Place<'_>, status: TrialStatus) -> Vec<OutputView> {
+/// The outputs of the phases. Of a task with steps, those of the newest step are first, and unfolded are those of the
+/// step that explains the result, or that runs.
+fn outputs(place: &Place<'_>, result: Option<&TrialResult>, status: TrialStatus) -> Vec<OutputView> {
     let both =
         |dir: PathBuf| [(dir.join("stdout.txt"), "stdout.txt"), (dir.join("stderr.txt"), "stderr.txt")];
     let dir = &place.dir;
-    let groups = [
-        ("Verifier", both(dir.verifier()).to_vec(), true),
-        ("Agent", both(dir.command()).to_vec(), true),
-        ("Install", both(dir.setup()).to_vec(), status == TrialStatus::Failed),
-        ("Image build", vec![(dir.build_log(), "build.txt")], false),
-    ];
+    let (steps, shown) = match result {
+        Some(result) => (dir.steps(result), dir.deciding_step(result)),
+        None => (dir.steps_so_far(), dir.current_step()),
+    };
+    let mut groups = Vec::new();
+    for step in steps.iter().rev() {
+        let name = step.path().file_name().filter(|_| step != dir);
+        let name = name.map(|name| format!(", step {}", printable(&name.to_string_lossy())));
+        let title = |what: &str| format!("{what}{}", name.as_deref().unwrap_or_default());
+        let is_shown = *step == shown;
+        groups.extend([
+            (title("Verifier"), both(step.verifier()).to_vec(), is_shown),
+            (title("Agent"), both(step.command()).to_vec(), is_shown),
+            (title("Install"), both(step.setup()).to_vec(), is_shown && status == TrialStatus::Failed),
+        ]);
+    }
+    groups.push(("Image build".to_owned(), vec![(dir.build_log(), "build.txt")], false));
     let mut outputs = Vec::new();
     for (title, paths, is_open) in groups {
         for (path, name) in paths {
             let Some((text, is_cut)) = files::tail(place.job.saved.path(), &path) else { continue };
             let Some(href) = place.file(&path) else { continue };
-            outputs.push(OutputView { title, name, text: ansi::render(&text), is_cut, href, is_open });
+            let text = ansi::render(&text);
+            outputs.push(OutputView { title: title.clone(), name, text, is_cut, href, is_open });
         }
     }
     outputs

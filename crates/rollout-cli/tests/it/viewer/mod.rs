@@ -4,6 +4,7 @@ mod attacks;
 mod browser;
 mod causes;
 mod pictures;
+mod steps;
 
 use std::{
     io::{BufRead as _, BufReader},
