@@ -182,9 +182,8 @@ impl Native {
         let images = self.bases.for_build(request.log.to_owned());
         let built = build(&self.engine, wanted, &images).await.map_err(build_error)?;
         if built.cached {
-            // Nothing was built, so the log is removed; an empty file that remains is harmless.
             let log = request.log.to_owned();
-            let _ = blocking(move || fs::remove_dir_all(log.parent().unwrap_or(&log))).await;
+            let _ = blocking(move || remove_empty(&log)).await;
         }
         Ok(self.remember(built.image))
     }
@@ -355,6 +354,15 @@ fn build_error(error: ImageBuildError) -> EnvironmentError {
         | ImageBuildError::Log(_) => EnvironmentError::Start(text),
         _ => EnvironmentError::Build(text),
     }
+}
+
+/// Removes the log of a build that wrote nothing, and its directory unless something else is there.
+fn remove_empty(log: &Path) -> io::Result<()> {
+    if fs::metadata(log)?.len() == 0 {
+        fs::remove_file(log)?;
+        fs::remove_dir(log.parent().unwrap_or(log))?;
+    }
+    Ok(())
 }
 
 fn network_name(network: Network) -> &'static str {

@@ -427,6 +427,22 @@ fn what_an_image_starts_runs_on_native() {
     assert_eq!(printed.len(), 204_800);
 }
 
+#[test]
+fn the_logs_of_a_trial_stay_if_the_image_of_its_tests_is_there_already() {
+    let toml = "artifacts = [\"/app/done\"]\n[verifier]\nenvironment_mode = \"separate\"\n";
+    let task = solved_by("entered", toml, "true")
+        .dockerfile("FROM test\nWORKDIR /app\nCOPY entry.sh /\nENTRYPOINT [\"bash\", \"/entry.sh\"]\n")
+        .file("environment/entry.sh", "echo entered; exec \"$@\"\n")
+        .file("tests/Dockerfile", "FROM test\nCOPY . /tests\n");
+    let job = native().task(task).oracle();
+    for name in ["first", "second"] {
+        job.rollout(&["run", "job.yaml", "--set", &format!("name={name}")]).expect(0);
+        let log = job.root().join("jobs").join(name);
+        let log = log.join("oracle/set/entered__1/environment/entrypoint/stdout.txt");
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "entered\n", "{name}");
+    }
+}
+
 /// Harbor starts the environment of separate tests like that of the agent (`_separate_verifier_env` in its `trial.py`).
 fn tests_start() -> TestTask {
     let image = "FROM test\nWORKDIR /app\nCOPY . /tests\nENV SEED=judge\nENTRYPOINT [\"bash\", \"/tests/entry.sh\"]\n\
