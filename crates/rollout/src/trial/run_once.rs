@@ -169,7 +169,7 @@ async fn attempt_steps(
     for (number, step) in steps.iter().enumerate() {
         let context = context.at(step);
         let mut own = TryRecord::default();
-        match setup::before_step(&context, tested.environment, number).await {
+        match setup::before_step(&context, tested.environment, tested.services, number).await {
             Ok(()) => {
                 left.extend(execute_and_verify(&context, tested, separate, &mut own).await?);
             }
@@ -229,9 +229,8 @@ async fn execute_and_verify<'e>(
     if !is_verified(&context.trial.config.verifier, is_harbor, record.failure.as_ref()) {
         return Ok(executed.left);
     }
-    let policy = context.step.verifier_network.as_ref();
-    let entered = network::enter(context, environment, services, policy).await;
-    let verified = match entered {
+    // What is collected for the tests does not belong to a phase.
+    let verified = match network::enter(context, environment, services, None).await {
         Ok(()) => {
             let graded = Graded { agent: environment, services, image: Some(image) };
             verify(context, graded, separate, &mut record.notes).await

@@ -276,6 +276,7 @@ pub(super) async fn after_install<'e>(
 pub(super) async fn before_step(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
+    services: &Services,
     number: usize,
 ) -> Result<(), Failure> {
     let phase = Phase::Start;
@@ -284,6 +285,7 @@ pub(super) async fn before_step(
         Failure::new(ErrorType::InternalError, format!("cannot create the directory of a step: {error}"))
     })?;
     if number > 0 {
+        network::enter(context, environment, services, None).await?;
         // What the tests of the step before left is not for the agent. Logs and artifacts of the agent were copied, and
         // would otherwise count for this step too.
         let dirs = ["/tests", "/logs/agent", "/logs/verifier", ALWAYS_COPIED];

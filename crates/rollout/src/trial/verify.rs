@@ -11,6 +11,7 @@ use super::{
     collectors::{CollectedFrom, run_collectors},
     context::{TrialContext, variables},
     failure::Failure,
+    network,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
     script,
     separate::{self, SeparateEnvironment},
@@ -96,7 +97,7 @@ pub(super) async fn verify(
         }
         reward
     } else {
-        grade_in_place(context, agent, &mut watch, notes).await
+        grade_in_place(context, graded, &mut watch, notes).await
     };
     let VerdictWatch { survivors, tampering, notes: noted, .. } = watch;
     notes.extend(noted);
@@ -130,7 +131,11 @@ pub(super) async fn verify_again(
                 let tests = separate::open(context, graded, separate, notes).await?;
                 (tests.environment, tests.entrypoint)
             }
-            AgentState::Environment(agent, _) => (agent, None),
+            AgentState::Environment(agent, services) => {
+                let policy = context.step.verifier_network.as_ref();
+                network::enter(context, agent, services, policy).await?;
+                (agent, None)
+            }
             AgentState::Artifacts(artifacts) => {
                 let hosts = context.own_hosts();
                 let neighbours = separate::Neighbours { hosts: &hosts, networks: &[] };
@@ -173,10 +178,12 @@ async fn grade_apart(
 
 async fn grade_in_place(
     context: &TrialContext<'_>,
-    environment: &dyn Environment,
+    graded: Graded<'_>,
     watch: &mut VerdictWatch,
     notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
+    let Graded { agent: environment, services, .. } = graded;
+    network::enter(context, environment, services, context.step.verifier_network.as_ref()).await?;
     list(context, environment, watch).await?;
     if context.trial.config.verifier.agent_processes == AgentProcesses::Kill {
         // Even if none was seen: a process may hide from a listing, but not from the kill.

@@ -8,7 +8,7 @@ use std::{
 use rollout_testkit::{TestEngine, TestJob, TestTask};
 use serde_json::json;
 
-use super::{docker, graded_by, native, result, task};
+use super::{docker, graded_by, native, result, steps::steps, task};
 
 /// A server on the loopback of the host that answers every request.
 fn server() -> u16 {
@@ -101,6 +101,25 @@ fn a_list_for_one_phase_takes_the_network_away_in_that_phase() {
         let result = result(&finished, name);
         assert_eq!(result["reward"], 1.0, "{name}: {result:#}");
     }
+}
+
+/// Harbor restores the network of the task after each phase (`network_policy` in its environments).
+#[test]
+fn what_runs_between_phases_has_the_network_of_the_task() {
+    let engine = TestEngine::shared();
+    let job = native().set("environment", json!({"type": "docker"})).env("DOCKER_HOST", engine.host());
+    let noted = |name: &str| format!("if {HAS_NETWORK}; then touch /app/{name}; fi");
+    let toml = format!(
+        "[verifier]\nnetwork_mode = \"no-network\"\n[[verifier.collect]]\ncommand = '''{}'''\n\
+         [[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n[steps.healthcheck]\ncommand = '''{HAS_NETWORK}'''\n",
+        noted("collected")
+    );
+    let between = steps("between", &toml, &[("one", "touch /app/one\n"), ("two", "touch /app/two\n")])
+        .file("steps/one/tests/test.sh", &graded_by(&format!("[ -e /app/collected ] && ! {HAS_NETWORK}")))
+        .file("steps/two/workdir/setup.sh", &noted("prepared"))
+        .file("steps/two/tests/test.sh", &graded_by(&format!("[ -e /app/prepared ] && ! {HAS_NETWORK}")));
+    let result = result(&job.oracle().task(between).run().expect(0), "between");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
 }
 
 #[test]
