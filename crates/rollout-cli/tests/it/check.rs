@@ -108,6 +108,43 @@ fn images_without_a_version_are_found_in_all_files_of_a_task() {
 }
 
 #[test]
+fn the_environment_of_each_step_is_searched() {
+    let toml = "schema_version = \"1.1\"\n[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n";
+    let tests = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n";
+    let in_steps = |name: &str| {
+        ["one", "two"].iter().fold(
+            TestTask::new(name)
+                .config(toml)
+                .dockerfile("FROM test:1\nWORKDIR /app\n")
+                .without("instruction.md")
+                .without("tests/test.sh"),
+            |task, step| {
+                task.file(&format!("steps/{step}/instruction.md"), "Create /app/done.\n")
+                    .file(&format!("steps/{step}/tests/test.sh"), tests)
+            },
+        )
+    };
+    // The second step gets the tests as one of its files.
+    let job = job().task(in_steps("clean")).task(in_steps("leaky").file("steps/two/workdir/check.sh", tests));
+    let report = check(&job, &["--strict"], 1);
+    assert_eq!(task(&report, "clean")["passed"], true, "{report:#}");
+    let problems = task(&report, "leaky")["problems"].to_string();
+    assert!(problems.contains("/tests/test.sh, at /app/check.sh"), "{report:#}");
+}
+
+#[test]
+fn an_environment_that_could_not_be_searched_has_a_reason() {
+    let toml = "schema_version = \"1.1\"\n[environment]\nskills_dir = \"/skills\"\n";
+    let job = job().task(TestTask::new("skilled").config(toml).dockerfile("FROM test:1\nWORKDIR /app\n"));
+    let report = check(&job, &[], 0);
+    let warnings = task(&report, "skilled")["warnings"].to_string();
+    assert!(
+        warnings.contains("was not searched for tests and solutions: `environment.skills_dir` of task.toml"),
+        "{warnings}"
+    );
+}
+
+#[test]
 fn a_path_without_tasks_is_refused() {
     let job = job().task(TestTask::new("good"));
     job.rollout(&["check", "nowhere"]).expect(2);

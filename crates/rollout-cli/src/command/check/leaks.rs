@@ -23,7 +23,7 @@ find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /
 exit 0
 "#;
 
-/// The list that the script writes, in a trial's directory.
+/// The list that the script writes, in the directory of a trial or of a step.
 const LISTED: &str = "logs/agent/files.txt";
 
 /// Smaller files are the same by chance, such as an empty `__init__.py`.
@@ -50,13 +50,20 @@ pub(super) struct Leak {
     pub(super) is_serious: bool,
 }
 
-/// Finds files of a task among those that were listed in its environment. None if nothing was listed.
+/// Finds files of a task among those that were listed in its environment, before any of its steps. None if nothing was
+/// listed.
 pub(super) fn find(task: &Path, trial: &Path) -> Option<Vec<Leak>> {
-    let list = fs::File::open(trial.join(LISTED)).ok()?.take(MAX_LIST_BYTES);
+    let lists = lists(trial);
+    if lists.is_empty() {
+        return None;
+    }
     let known = hashes(task);
     let mut found = Vec::new();
     let mut lines = 0;
-    for line in io::BufReader::new(list).split(b'\n').map_while(Result::ok) {
+    let listed = lists
+        .into_iter()
+        .flat_map(|list| io::BufReader::new(list.take(MAX_LIST_BYTES)).split(b'\n').map_while(Result::ok));
+    for line in listed {
         let line = String::from_utf8_lossy(&line);
         // sha256sum marks lines whose names it had to escape.
         let Some((hash, path)) = line.trim_start_matches('\\').split_once("  ") else { continue };
@@ -78,6 +85,13 @@ pub(super) fn find(task: &Path, trial: &Path) -> Option<Vec<Leak>> {
     found.dedup();
     // An image always has a file, at least that of a shell.
     (lines > 0 || task.join("environment").is_dir()).then_some(found)
+}
+
+/// The list of a trial, or those of its steps.
+fn lists(trial: &Path) -> Vec<fs::File> {
+    let steps = fs::read_dir(trial.join("steps")).into_iter().flatten().flatten();
+    let dirs = steps.map(|step| step.path()).chain([trial.to_owned()]);
+    dirs.filter_map(|dir| fs::File::open(dir.join(LISTED)).ok()).collect()
 }
 
 fn is_serious(file: &Path) -> bool {

@@ -88,6 +88,12 @@ struct Passes {
     high: Option<f64>,
 }
 
+/// The trial of the agent that lists the files of the environment.
+struct Look {
+    trial: PathBuf,
+    error: Option<String>,
+}
+
 /// The times of the trials of a task.
 #[derive(Debug, Default)]
 struct Times {
@@ -106,7 +112,7 @@ impl Report {
     ) -> Result<Option<Self>, Failure> {
         let Some(tally) = Tally::read(job)? else { return Ok(None) };
         let mut times: BTreeMap<(String, String), Times> = BTreeMap::new();
-        let mut looked: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
+        let mut looked: BTreeMap<(String, String), Look> = BTreeMap::new();
         let mut images: BTreeMap<(String, String), String> = BTreeMap::new();
         let mut provider = None;
         let dir = JobDir::new(job.path());
@@ -118,8 +124,11 @@ impl Report {
                 images.insert(key.clone(), environment.image.clone());
                 provider.get_or_insert_with(|| environment.provider.clone());
             }
-            if trial.id.agent.as_str() == LOOK && trial.result.environment.is_some() {
-                looked.entry(key).or_insert_with(|| dir.trial(&trial.id).path().to_owned());
+            if trial.id.agent.as_str() == LOOK {
+                looked.entry(key).or_insert_with(|| Look {
+                    trial: dir.trial(&trial.id).path().to_owned(),
+                    error: trial.result.error.map(|error| error.message),
+                });
             }
         }
         let places = places(job, cache_dir);
@@ -144,12 +153,13 @@ impl Report {
                     size_bytes: 0,
                     image_bytes: images.get(key).and_then(|image| sizes.get(image)).copied(),
                 };
+                let look = looked.get(key);
                 if let Some(path) = places.get(key) {
                     checked.unpinned = pins::of_task(path);
                     checked.size_bytes = bytes_below(path);
-                    checked.leaks = looked.get(key).and_then(|trial| leaks::find(path, trial));
+                    checked.leaks = look.and_then(|look| leaks::find(path, &look.trial));
                 }
-                checked.judge(task, strict);
+                checked.judge(task, look.and_then(|look| look.error.as_deref()), strict);
                 checked
             })
             .collect();
@@ -243,8 +253,8 @@ impl CheckedTask {
         self.leaks.iter().flatten().any(|leak| leak.is_serious)
     }
 
-    /// Collects problems and warnings.
-    fn judge(&mut self, task: &crate::command::flakes::tally::Task, strict: bool) {
+    /// Collects problems and warnings. `unseen` is the reason why the files of the environment could not be listed.
+    fn judge(&mut self, task: &crate::command::flakes::tally::Task, unseen: Option<&str>, strict: bool) {
         let errors = |attempts: &Attempts| {
             let errors: Vec<_> =
                 attempts.errors.iter().map(|(kind, number)| format!("{kind} × {number}")).collect();
@@ -268,7 +278,13 @@ impl CheckedTask {
             self.problems.push(format!("doing nothing passes {passes} of {attempts}"));
         }
         match &self.leaks {
-            None => self.warnings.push("its environment was not searched for tests and solutions".to_owned()),
+            None => {
+                let reason = unseen.map(|error| format!(": {}", error.lines().next().unwrap_or_default()));
+                self.warnings.push(format!(
+                    "its environment was not searched for tests and solutions{}",
+                    reason.unwrap_or_default()
+                ));
+            }
             Some(leaks) => {
                 let text = |leak: &Leak| match &leak.file {
                     Some(file) => format!("agents can read {file}, at {}", leak.path),
