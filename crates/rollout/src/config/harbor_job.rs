@@ -1,10 +1,17 @@
-//! Job files of Harbor: recognised by their keys, and translated before they are read.
+//! Job files of Harbor: recognised by their keys, and translated before they are read, which a warning says.
 //!
 //! A setting without a counterpart is an error if it changes what is run or how it is scored, and a warning otherwise.
 
 use std::path::Path;
 
-use rollout_settings::{Code, Diagnostic, Entry, Node, SourceFiles, Span, Value};
+use rollout_settings::{Code, Diagnostic, Entry, Node, Settings, SourceFiles, Span, Value};
+
+use super::{
+    agent::AgentKeys,
+    dataset::DatasetKeys,
+    job::{JobConfig, RetryConfig, VerifierConfig},
+};
+use rollout_env::EnvironmentKeys;
 
 /// Keys that only a job file of Harbor has.
 const ONLY_HARBOR: [&str; 14] = [
@@ -35,17 +42,39 @@ const ONLY_HARBOR_INSIDE: [(&str, &[&str]); 4] = [
     ("retry", &["max_retries"]),
 ];
 
-/// Keys that only our own job files have.
-const ONLY_OURS: [&str; 6] = ["name", "base_dir", "matrix", "instruction_path", "eval_log", "gateway"];
+/// Keys of our own job files that those of Harbor have too, in each part of a job. The job itself has no name.
+const SHARED: [(&str, &[&str]); 6] = [
+    (
+        "",
+        &[
+            "jobs_dir",
+            "n_attempts",
+            "n_concurrent_trials",
+            "timeout_multiplier",
+            "retry",
+            "environment",
+            "verifier",
+            "metrics",
+            "agents",
+            "datasets",
+        ],
+    ),
+    ("agents", &["name", "env"]),
+    ("datasets", &["path", "name", "version", "registry"]),
+    ("environment", &["type", "force_build", "override_cpus", "override_memory_mb", "override_storage_mb"]),
+    ("verifier", &["override_timeout_sec", "max_timeout_sec", "env", "disable"]),
+    ("retry", &[]),
+];
 
 /// Translates a job file of Harbor. Other files stay as they are. `dir` is the directory of the file.
 pub(super) fn translate(tree: &mut Node, sources: &SourceFiles, dir: &Path) -> Vec<Diagnostic> {
-    if !is_harbor(tree) {
-        return Vec::new();
-    }
+    let Some((key, key_span)) = mark(tree) else { return Vec::new() };
+    let message = format!("read as a job file of Harbor, because of `{key}`");
+    let read = Diagnostic::warning(sources, key_span, Code::Unsupported, message)
+        .hint("remove the key if this is a job file of Rollout; see docs/harbor.md");
     let span = tree.span;
     let Value::Map(entries) = std::mem::replace(&mut tree.value, Value::Null) else { return Vec::new() };
-    let mut job = Translation { sources, dir, found: Vec::new(), out: Vec::new() };
+    let mut job = Translation { sources, dir, found: vec![read], out: Vec::new() };
     let (mut agents, mut datasets, mut artifacts) = (None, Vec::new(), Vec::new());
     let mut verifier = None;
     for entry in flattened(entries) {
@@ -104,13 +133,50 @@ pub(super) fn translate(tree: &mut Node, sources: &SourceFiles, dir: &Path) -> V
     job.found
 }
 
-fn is_harbor(tree: &Node) -> bool {
-    let has = |node: &Node, keys: &[&str]| keys.iter().any(|key| node.get(key).is_some());
-    let inside = ONLY_HARBOR_INSIDE.iter().any(|(section, keys)| {
-        tree.get(section)
-            .is_some_and(|node| has(node, keys) || node.items().iter().any(|item| has(item, keys)))
+/// A key that only a job file of Harbor has, with its position. None if the file is not one of Harbor.
+fn mark(tree: &Node) -> Option<(String, Span)> {
+    if is_ours(tree) {
+        return None;
+    }
+    let inside = ONLY_HARBOR_INSIDE.iter().flat_map(|(part, keys)| {
+        parts(tree, part).into_iter().map(move |node| (format!("{part}."), node, *keys))
     });
-    (has(tree, &ONLY_HARBOR) || inside) && !has(tree, &ONLY_OURS)
+    let mut all = [(String::new(), tree, &ONLY_HARBOR[..])].into_iter().chain(inside);
+    all.find_map(|(prefix, node, keys)| {
+        let entry = entries(node).iter().find(|entry| keys.contains(&entry.key.as_str()))?;
+        Some((prefix + &entry.key, entry.key_span))
+    })
+}
+
+/// Whether a file has a key that only our own job files have.
+fn is_ours(tree: &Node) -> bool {
+    SHARED.iter().any(|(part, shared)| {
+        let keys = match *part {
+            "agents" => AgentKeys::keys(),
+            "datasets" => DatasetKeys::keys(),
+            "environment" => EnvironmentKeys::keys(),
+            "verifier" => VerifierConfig::keys(),
+            "retry" => RetryConfig::keys(),
+            _ => JobConfig::keys(),
+        };
+        let is_own = |entry: &Entry| {
+            keys.iter().any(|key| key.name == entry.key) && !shared.contains(&entry.key.as_str())
+        };
+        parts(tree, part).into_iter().any(|node| entries(node).iter().any(is_own))
+    })
+}
+
+/// The job itself, a section of it, or the entries of a list.
+fn parts<'a>(tree: &'a Node, part: &str) -> Vec<&'a Node> {
+    match tree.get(part) {
+        None if part.is_empty() => vec![tree],
+        None => Vec::new(),
+        Some(node) => node.items().iter().chain([node]).collect(),
+    }
+}
+
+fn entries(node: &Node) -> &[Entry] {
+    if let Value::Map(entries) = &node.value { entries } else { &[] }
 }
 
 /// The entries of a job, with those of the old section `orchestrator` in their present places.
