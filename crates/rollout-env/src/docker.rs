@@ -95,8 +95,8 @@ pub(super) struct Docker {
     prepared: Preparations,
     /// When images were last used.
     times: ImageTimes,
-    /// Only one trial at a time makes room.
-    room: tokio::sync::Mutex<()>,
+    /// Only one trial at a time makes room. Whether it was said that the build cache is kept.
+    room: tokio::sync::Mutex<bool>,
     /// The relevant parts of image configurations, by reference.
     configs: Mutex<HashMap<String, ImageConfig>>,
 }
@@ -242,9 +242,9 @@ impl Provider for Docker {
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
         let work = async {
             if let Some(wanted) = self.settings.free_disk {
-                let _room = self.room.lock().await;
+                let mut warned = self.room.lock().await;
                 let prune_after = self.settings.prune_build_cache_after_sec.map(Duration::from_secs);
-                self.engine.make_room(wanted, prune_after, &self.times).await;
+                self.engine.make_room(wanted, prune_after, &self.times, &mut warned).await;
             }
             let reference = self.images.prepare(request, &self.settings).await?;
             Ok(PreparedImage { reference })

@@ -71,7 +71,7 @@ fn the_build_cache_of_the_engine_is_left_alone_unless_the_job_says_so() {
         let dockerfile = format!("FROM test\nWORKDIR /app\nRUN echo {name} > /name\n");
         TestTask::new(name).dockerfile(&dockerfile)
     };
-    let names = ["a", "b", "c", "d"];
+    let names = ["a", "b", "c", "d", "e", "f"];
     let job = names.iter().fold(job(engine), |job, name| job.task(built(name)));
     // Room is made before the image of a task is built, so a build of its own follows each time.
     let run = |task: &str, after: &str| {
@@ -91,6 +91,11 @@ fn the_build_cache_of_the_engine_is_left_alone_unless_the_job_says_so() {
     assert!(third > second, "{third} and {second}: it was used in the last hour");
     let fourth = run("d", "0");
     assert!(fourth < third, "{fourth} and {third}: it was emptied");
+    let room = ["--set", "environment.free_disk=4Pi", "--set", "log_level=warn"];
+    let tasks = ["run", "job.yaml", "--task", "e", "--task", "f", "--set", "name=both"];
+    job.rollout(&[&tasks[..], &room[..]].concat()).expect(0);
+    let log = std::fs::read_to_string(job.root().join("jobs/both/rollout.log")).unwrap();
+    assert_eq!(log.matches("`rollout clean --cache` removes it").count(), 1, "{log}");
 }
 
 #[test]

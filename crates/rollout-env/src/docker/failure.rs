@@ -106,7 +106,7 @@ fn is_disk_full(words: &str) -> bool {
     words.contains("no space left on device") || words.contains("disk quota exceeded")
 }
 
-const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows what uses the space, and `rollout clean --images` removes the images made by Rollout";
+const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows what uses the space, `rollout clean --images` removes the images made by Rollout, and `rollout clean --cache` its build cache; in a job, `provider_config.prune_build_cache_after_sec` limits the build cache";
 
 /// The prefixes of BuildKit's messages.
 const PREAMBLES: [&str; 4] = [

@@ -72,8 +72,14 @@ impl Engine {
     /// that was not used for `prune_after`. Does nothing if the disk of the engine is on another machine.
     ///
     /// Other programs may have filled the build cache, which the engine does not record: without `prune_after`, it
-    /// stays.
-    pub(super) async fn make_room(&self, wanted: u64, prune_after: Option<Duration>, times: &ImageTimes) {
+    /// stays, which is said once.
+    pub(super) async fn make_room(
+        &self,
+        wanted: u64,
+        prune_after: Option<Duration>,
+        times: &ImageTimes,
+        warned: &mut bool,
+    ) {
         let root = self.facts().root_dir.clone();
         let free = async || match self.facts().disk {
             Some(_) => {
@@ -108,10 +114,13 @@ impl Engine {
         }
         if self.inner.builder == Builder::BuildKit && is_short().await {
             let Some(unused) = prune_after else {
-                return tracing::warn!(
-                    "the engine's disk is nearly full; its build cache is kept unless \
-                     `provider_config.prune_build_cache_after_sec` is set"
-                );
+                if !std::mem::replace(warned, true) {
+                    tracing::warn!(
+                        "the engine's disk is nearly full; its build cache is kept unless \
+                         `provider_config.prune_build_cache_after_sec` is set; `rollout clean --cache` removes it"
+                    );
+                }
+                return;
             };
             match self.prune_build_cache(unused).await {
                 Ok(bytes) => tracing::info!(bytes, "removed build cache to make room"),
