@@ -74,3 +74,17 @@ fn add(list: &mut Option<Vec<String>>, more: &[String]) {
 pub(super) fn endpoint(names: &[String]) -> EndpointSettings {
     EndpointSettings { aliases: (!names.is_empty()).then(|| names.to_vec()), ..EndpointSettings::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_privileged_service_is_requested_as_one() {
+        for (privileged, requested) in [(true, Some(true)), (false, None)] {
+            let mut body = ContainerCreateBody::default();
+            apply(&ContainerSettings { privileged, ..ContainerSettings::default() }, &mut body);
+            assert_eq!(body.host_config.unwrap().privileged, requested);
+        }
+    }
+}

@@ -50,6 +50,7 @@ fn reward_files() -> Vec<TestTask> {
         writes("text-word", "reward.txt", "one"),
         writes("text-two", "reward.txt", "1 2"),
         writes("text-empty", "reward.txt", ""),
+        writes("text-nan", "reward.txt", "nan"),
         writes("text-negative", "reward.txt", "-0.5"),
         writes("no-reward", "other.txt", "1"),
     ]
