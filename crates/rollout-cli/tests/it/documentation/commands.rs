@@ -302,9 +302,9 @@ fn the_commands_that_are_not_run_are_few_and_have_a_reason() {
         }
     }
     insta::assert_snapshot!(list, @r#"
-    README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
-    README.md: rollout run -d gsm8k -m openai/gpt-5.5  (it needs a network and keys of model providers)
     README.md: rollout run -d terminal-bench@2.0 -a claude-code -m anthropic/claude-sonnet-4-5  (it needs a network and keys of model providers)
+    README.md: rollout run -d gsm8k -m openai/gpt-5.5  (it needs a network and keys of model providers)
+    README.md: pip install rollout-*.whl  (the wheel is part of a release, and the release checks that it installs)
     README.md: ./test                                                  # run all checks and tests  (./test runs this check)
     docs/agents.md: rollout run -d tasks/ -a claude-code -m anthropic/claude-sonnet-4-5  (it needs the packages of agents, and a key of a model provider)
     docs/agents.md: rollout run -d tasks/ -a codex -m openai/gpt-5.5 -k 3 -n 8 -e docker  (it needs the packages of agents, and a key of a model provider)
