@@ -47,21 +47,36 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("rubric", RubricKeys::keys()),
         ("stop", StopKeys::keys()),
         ("user", UserKeys::keys()),
-        ("task", TaskKeys::keys()),
-        ("task verifier", TaskVerifier::keys()),
-        ("task tests environment", TestsEnvironmentKeys::keys()),
-        ("task agent", TaskAgent::keys()),
-        ("task environment", TaskEnvironment::keys()),
-        ("task solution", TaskSolution::keys()),
-        ("task step", TaskStep::keys()),
-        ("task step agent", StepAgentKeys::keys()),
-        ("task step verifier", StepVerifierKeys::keys()),
-        ("task artifact", ArtifactKeys::keys()),
-        ("task mcp server", TaskMcpKeys::keys()),
-        ("task collect", CollectKeys::keys()),
-        ("task healthcheck", HealthcheckKeys::keys()),
+        ("task", task_keys()),
         ("benchmark", RolloutConfig::keys()),
     ]
+}
+
+/// The keys of task.toml, with the names of their sections.
+fn task_keys() -> Vec<Key> {
+    let sections = [
+        ("", TaskKeys::keys()),
+        ("verifier.", TaskVerifier::keys()),
+        ("verifier.collect.", CollectKeys::keys()),
+        ("verifier.environment.", TestsEnvironmentKeys::keys()),
+        ("agent.", TaskAgent::keys()),
+        ("environment.", TaskEnvironment::keys()),
+        ("environment.healthcheck.", HealthcheckKeys::keys()),
+        ("environment.mcp_servers.", TaskMcpKeys::keys()),
+        ("solution.", TaskSolution::keys()),
+        ("artifacts.", ArtifactKeys::keys()),
+        ("steps.", TaskStep::keys()),
+        ("steps.agent.", StepAgentKeys::keys()),
+        ("steps.verifier.", StepVerifierKeys::keys()),
+    ];
+    let named = |prefix: &str, mut key: Key| {
+        key.name = format!("{prefix}{}", key.name).leak();
+        key
+    };
+    sections
+        .into_iter()
+        .flat_map(|(prefix, keys)| keys.into_iter().map(move |key| named(prefix, key)))
+        .collect()
 }
 
 #[test]
