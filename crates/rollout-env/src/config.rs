@@ -90,6 +90,11 @@ pub enum EnvironmentKind {
 }
 
 impl EnvironmentKind {
+    /// Whether an environment can start with the files of a preserved one, which stays as it is.
+    pub fn copies_preserved(self) -> bool {
+        matches!(self, Self::Native | Self::Docker)
+    }
+
     /// The name of the provider in job files and records.
     pub fn as_str(self) -> &'static str {
         match self {

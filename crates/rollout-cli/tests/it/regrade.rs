@@ -152,6 +152,22 @@ fn tests_in_a_separate_environment_run_again_on_the_collected_artifacts() {
 }
 
 #[test]
+fn artifacts_that_are_collected_again_do_not_replace_those_of_the_finished_job() {
+    let job = preserved()
+        .task(task("good").file("instruction.md", "ok\n").config(SEPARATE))
+        .task(task("near").file("instruction.md", "fine\n").config(SEPARATE));
+    job.run().expect(0);
+    let before = files(&job.dir());
+    change_tests(&job, LENIENT);
+    let excluding = SEPARATE.replace("\"/app/answer\"", "{source = \"/app/answer\", exclude = [\"*.tmp\"]}");
+    fs::write(job.root().join("set/near/task.toml"), excluding).unwrap();
+    job.rollout(&["regrade", "jobs/job", "--task", "near"]).expect(0);
+    let now = trial(&job, "job-regrade-1/agent/set/near__1");
+    assert_eq!((&now["reward"], &now["regraded"]["on"]), (&json!(1.0), &json!("environment")), "{now:#}");
+    assert!(files(&job.dir()) == before, "the finished job is unchanged");
+}
+
+#[test]
 fn the_artifacts_of_each_step_are_graded_again() {
     const STEPS: &str = "schema_version = \"1.0\"\nartifacts = [\"/app/answer\"]\n[verifier]\nenvironment_mode = \"separate\"\n\
         [[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n";
@@ -217,6 +233,22 @@ fn a_trial_that_failed_before_the_tests_keeps_its_result() {
         (&graded["reward"], &graded["error"]["type"]),
         (&json!(1.0), &json!("agent_execution_failed"))
     );
+}
+
+#[test]
+fn tests_whose_environment_failed_run_again_after_it_was_repaired() {
+    let task = task("good")
+        .config(&format!("schema_version = \"1.1\"\n{SEPARATE}"))
+        .file("tests/Dockerfile", "FROM test\nRUN false\n");
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).task(task).script("echo ok > /app/answer");
+    let first = job.run().expect(1).trial("agent/set/good__1");
+    assert_eq!(first["error"]["type"], "environment_build_failed", "{first:#}");
+    let repaired = "FROM test\nCOPY . /tests\n";
+    fs::write(job.root().join("set/good/tests/Dockerfile"), repaired).unwrap();
+    job.rollout(&["regrade", "jobs/job"]).expect(0);
+    let now = trial(&job, "job-regrade-1/agent/set/good__1");
+    assert_eq!(now["regraded"]["on"], "artifacts", "{now:#}");
+    assert_eq!((&now["reward"], &now["error"]), (&json!(1.0), &Value::Null), "{now:#}");
 }
 
 /// The tests of a task that does not exist can be written too.
@@ -320,12 +352,15 @@ fn preserved_containers_are_graded_again_and_keep_running() {
     }
 }
 
-/// A service whose file the tests read over the network, so its files have to be kept too.
+/// A service whose file the tests read over the network, so its files have to be kept too. Each start prints something
+/// else.
 const COMPOSE: &str = "services:
   main: {}
   db:
     image: busybox
-    command: sh -c 'busybox mkdir -p /www && busybox touch /www/answer && exec busybox httpd -f -p 80 -h /www'
+    command: >-
+      sh -c 'busybox cat /proc/sys/kernel/random/uuid && busybox mkdir -p /www && busybox touch /www/answer
+      && exec busybox httpd -f -p 80 -h /www'
     healthcheck: {test: [CMD, busybox, wget, -q, -O, /dev/null, \"http://127.0.0.1/answer\"], interval: 1s, retries: 60}
 ";
 
@@ -362,13 +397,30 @@ fn the_services_of_a_compose_task_are_preserved_and_start_again_for_the_tests() 
     let first = job.run().expect(0).trial("agent/set/near__1");
     assert_eq!(first["reward"], 0.0, "{first:#}");
     assert!(first["environment"]["preserved_services"]["db"].is_string(), "{first:#}");
+    let printed = job.dir().join("agent/set/near__1/environment/services/db/stdout.txt");
+    assert!(!fs::read(printed).unwrap().is_empty());
+    let before = files(&job.dir());
     fs::write(job.root().join("set/near/tests/test.sh"), asks_service("ok|fine")).unwrap();
     job.rollout(&["regrade", "jobs/job"]).expect(0);
+    assert!(files(&job.dir()) == before, "the finished job is unchanged");
     let now = trial(&job, "job-regrade-1/agent/set/near__1");
     assert_eq!((&now["reward"], &now["regraded"]["on"]), (&json!(1.0), &json!("environment")), "{now:#}");
     remove_preserved(&first);
     let gone = job.rollout(&["regrade", "jobs/job"]).expect(1).stdout();
     assert!(gone.contains("no longer exists"), "{gone}");
+}
+
+#[test]
+fn environments_that_cannot_be_copied_do_not_count_as_preserved() {
+    let job = preserved();
+    job.run().expect(0);
+    let path = job.dir().join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["environment"] = json!({"type": "kubernetes", "preserve_env": "always"});
+    fs::write(&path, config.to_string()).unwrap();
+    let survey = job.rollout(&["regrade", "jobs/job", "--dry-run"]).expect(1).stdout();
+    assert!(survey.contains("2 trials: 2 cannot be graded again"), "{survey}");
+    assert!(survey.contains("the kubernetes provider cannot copy a preserved environment"), "{survey}");
 }
 
 #[test]

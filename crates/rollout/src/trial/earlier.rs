@@ -18,7 +18,7 @@ use rollout_core::{
     result::{ErrorType, FailureCause, RegradeSource, TrialResult},
     text::listed,
 };
-use rollout_env::compose::ComposeFile;
+use rollout_env::{EnvironmentKind, compose::ComposeFile};
 use rollout_record::layout::TrialDir;
 
 /// How a trial of a finished job is graded again.
@@ -115,6 +115,11 @@ pub(crate) fn basis(
         return Basis::Nothing(format!("{reason}; {SEPARATE_HINT}"));
     }
     match preserved {
+        Some(_) if !config.environment.kind.is_none_or(EnvironmentKind::copies_preserved) => {
+            let kind = config.environment.kind.map(EnvironmentKind::as_str).unwrap_or_default();
+            let reason = format!("the {kind} provider cannot copy a preserved environment");
+            Basis::Nothing(format!("{reason}; {SEPARATE_HINT}"))
+        }
         Some(place) if is_removed(result, &place) => Basis::Nothing(format!(
             "its preserved environment {place} was removed, for example by `rollout clean --preserved`"
         )),
@@ -158,13 +163,17 @@ fn lost_services(compose: &ComposeFile, preserved: &IndexMap<String, String>) ->
 /// Whether the trial ended before the tests, so that its result does not depend on them.
 fn is_decided(config: &JobConfig, task: &Task, result: &TrialResult) -> bool {
     let Some(error) = result.error.as_ref().filter(|_| result.reward.is_none()) else { return false };
+    // The tests can fail for the same reasons as the start of the agent's environment, for example because of their
+    // Dockerfile. If the trial was graded again, its agent had worked.
+    let began = result.timestamps.verifier_started_at.is_some();
+    let was_graded_again = result.regraded.as_ref().is_some_and(|how| how.on != RegradeSource::Unchanged);
     match error.kind {
         // The tests may have run, or were not asked for.
         ErrorType::NotRegraded | ErrorType::EnvironmentTeardownFailed => false,
         kind => match kind.fault() {
             FailureCause::Verifier => false,
             FailureCause::Agent => config.verifier.after_agent_error(task.is_harbor) != AfterAgentError::Run,
-            FailureCause::Infrastructure | FailureCause::Task => true,
+            FailureCause::Infrastructure | FailureCause::Task => !began && !was_graded_again,
         },
     }
 }

@@ -36,6 +36,9 @@ use rollout_record::layout::TrialDir;
 /// Files of a finished trial that the new result replaces.
 const REPLACED: [&str; 4] = ["result.json", "error.txt", "tries", "earlier"];
 
+/// Files of a finished trial that are continued: the logs of builds, services and entrypoints.
+const CONTINUED: &str = "environment";
+
 /// Grades a trial again. Its directory is prepared.
 pub(super) async fn regrade(trial: &Trial, how: &Regrade, clock: Clock) -> TrialEnd {
     let failed = |earlier: Option<TrialResult>, failure: Failure| {
@@ -213,6 +216,13 @@ async fn on_environment(
 ) -> Result<Result<(), Failure>, Cut> {
     context.enter(Phase::Start);
     let trial = context.trial;
+    if context.step.is_separate {
+        // They are collected again, and must not be written to the files of the finished trial.
+        let links = context.step.dir.artifacts();
+        if let Err(error) = blocking(move || remove_dir(&links)).await {
+            record.notes.push(format!("cannot remove the links to the earlier artifacts: {error}"));
+        }
+    }
     let (id, name) = (trial.id.to_string(), context.environment_name());
     let created = async {
         match context.compose() {
@@ -261,7 +271,6 @@ async fn on_environment(
         let _entrypoint = startup::start(context, agent).await?;
         healthcheck::wait(context, agent, context.task.config.healthcheck.as_ref()).await?;
         setup::set_users(context, agent)?;
-        network::enter(context, agent, services, context.step.verifier_network.as_ref()).await?;
         let state = AgentState::Environment(agent, services);
         Ok(verify_again(context, state, &mut separate, &mut record.notes).await)
     };
@@ -365,7 +374,7 @@ async fn on_artifacts(
 }
 
 /// Makes the files of a finished trial appear in another directory, without those that the new result replaces. They
-/// are hard links where possible: neither trial changes them any more.
+/// are hard links where possible, except for files that the tests continue: neither trial changes the others any more.
 fn link_files(from: &Path, to: &Path, below: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from.join(below))? {
         let entry = entry?;
@@ -380,12 +389,22 @@ fn link_files(from: &Path, to: &Path, below: &Path) -> io::Result<()> {
         if kind.is_dir() {
             fs::create_dir_all(&target)?;
             link_files(from, to, &path)?;
-        } else if kind.is_file() && fs::hard_link(entry.path(), &target).is_err() {
-            // Another file system, or one without links.
+        } else if kind.is_file()
+            && (path.starts_with(CONTINUED) || fs::hard_link(entry.path(), &target).is_err())
+        {
+            // Links also fail on another file system, or one without links.
             fs::copy(entry.path(), &target)?;
         }
     }
     Ok(())
+}
+
+/// Removes a directory, if it exists.
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// What the tests of a finished trial would run on, with the reason if that is nothing. Blocks.
