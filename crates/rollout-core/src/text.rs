@@ -162,15 +162,15 @@ pub fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
 }
 
-/// Returns an error and its causes on one line. A cause that the text already contains is not repeated: some libraries
-/// print the cause as a part of the error.
+/// Returns an error and its causes on one line. A cause is not repeated if the text already ends with it: some
+/// libraries print the cause at the end of the error.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+        let more = format!(": {cause}");
+        if !format!(": {text}").ends_with(&more) {
+            text.push_str(&more);
         }
         source = cause.source();
     }
@@ -180,6 +180,33 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct Failure(&'static str, Option<Box<Failure>>);
+
+    impl std::fmt::Display for Failure {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for Failure {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let of = |texts: &[&'static str]| {
+            let failure = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Failure(*text, cause))));
+            chain(&*failure.unwrap())
+        };
+        assert_eq!(of(&["cannot add", "no"]), "cannot add: no");
+        assert_eq!(of(&["cannot add: no room", "no room", "disk full"]), "cannot add: no room: disk full");
+        assert_eq!(of(&["disk full", "disk full"]), "disk full");
+        assert_eq!(of(&["a: b: c", "b: c", "c"]), "a: b: c");
+    }
 
     #[test]
     fn an_untrusted_message_cannot_move_the_cursor() {
