@@ -105,7 +105,7 @@ fn keys_that_may_change_before_a_resume_are_listed_in_docs() {
         let mut expected = BTreeSet::new();
         // A benchmark has a page of its own.
         for (section, keys) in sections.iter().filter(|(section, _)| *section != "benchmark") {
-            let of_another = if ["job", "model"].contains(section) { "" } else { section };
+            let of_another = if ["job", "model"].contains(section) { "" } else { *section };
             for key in keys.iter().filter(|key| !key.hashed) {
                 expected.insert(format!("{of_another}.{}", key.name).trim_start_matches('.').to_owned());
             }
