@@ -116,20 +116,25 @@ pub fn signal(pids: &[i32], signal: Signal) {
     }
 }
 
-/// The first bytes of a process's command line, or its short name; empty if the process is gone.
+/// The first bytes of a process's command line, or its short name if the line is blank; never empty. A process chooses
+/// both itself.
 pub fn command_line(pid: i32) -> String {
     let mut text = [0; MAX_COMMAND_LINE];
     let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|mut file| file.read(&mut text));
-    match read.unwrap_or(0) {
-        0 => name(pid),
-        length => String::from_utf8_lossy(&text[..length]).replace('\0', " ").trim_end().to_owned(),
+    let line = String::from_utf8_lossy(&text[..read.unwrap_or(0)]).replace('\0', " ");
+    match line.trim() {
+        "" => name(pid),
+        _ => line.trim_end().to_owned(),
     }
 }
 
-/// A process's short name; empty if the process is gone.
+/// A process's short name in brackets, or its pid if the name is blank or the process is gone.
 pub fn name(pid: i32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end().to_owned()
+    match String::from_utf8_lossy(&name).trim() {
+        "" => format!("[{pid}]"),
+        name => format!("[{name}]"),
+    }
 }
 
 /// Parses a stat line. The name at its start may contain anything, also parentheses.
@@ -149,9 +154,30 @@ fn parse(pid: i32, stat: &[u8]) -> Option<ProcessEntry> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write as _,
+        os::unix::process::CommandExt as _,
+        process::{Command, Stdio},
+    };
+
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_process_with_a_blank_command_line_is_shown_by_its_name() {
+        let (stdin, stdout) = (Stdio::piped(), Stdio::piped());
+        let mut cat = Command::new("cat").arg0("").stdin(stdin).stdout(stdout).spawn().unwrap();
+        let (mut input, mut output) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
+        // When it answers, the new program has replaced the old one.
+        input.write_all(b"x").unwrap();
+        output.read_exact(&mut [0]).unwrap();
+        let shown = command_line(cat.id().cast_signed());
+        drop(input);
+        cat.wait().unwrap();
+        assert_eq!(shown, "[cat]");
+        assert_eq!(command_line(-1), "[-1]");
+    }
 
     fn stat(name: &[u8], state: char, parent: i32, threads: u32) -> Vec<u8> {
         let rest = format!(") {state} {parent} 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 99 0");

@@ -126,7 +126,7 @@ threading.Thread(target=time.sleep, args=(1001,)).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)'";
     let mut process = start(&sandbox, script).await;
     // Without its first thread a process has no command line, only a name.
-    survivors(&sandbox, &["python3"]).await;
+    survivors(&sandbox, &["[python3]"]).await;
     process.kill_tree().await.unwrap();
     assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;

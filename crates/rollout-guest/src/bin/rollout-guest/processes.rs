@@ -99,8 +99,7 @@ pub(crate) fn kill_left_behind() {
 /// and its child would be missing in the list.
 pub(crate) fn survivors() -> Vec<String> {
     let held = Held::hold();
-    let commands = living().into_iter().map(|process| process::command_line(process.pid));
-    let commands = commands.filter(|command| !command.is_empty()).collect();
+    let commands = living().into_iter().map(|process| process::command_line(process.pid)).collect();
     held.release();
     commands
 }
