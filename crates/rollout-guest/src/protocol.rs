@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The version of the protocol. Both sides come from one build, so any difference is an error.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The longest frame to a guest. It has room for a command's arguments and variables, which the kernel limits
 /// too.
@@ -173,6 +173,8 @@ pub enum GuestRequest {
 pub enum FileChangeKind {
     /// The file was created.
     Created,
+    /// A new name appeared in a watched tree.
+    Added,
     /// The file was open for writing and was closed.
     Written,
     /// The same, reported for the file itself and not for its name.
@@ -188,8 +190,9 @@ pub enum FileChangeKind {
 }
 
 impl FileChangeKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Created,
+        Self::Added,
         Self::Written,
         Self::WrittenByAnyName,
         Self::Replaced,

@@ -20,6 +20,9 @@ const REWARDS: [&str; 2] = ["/logs/verifier/reward.txt", "/logs/verifier/reward.
 /// The maximum number of listed files.
 const MAX_NAMED: usize = 20;
 
+/// The maximum number of listed files that were added. Their whole number is unknown.
+const MAX_ADDED: usize = 9;
+
 /// The protection of a verification against processes of the agent.
 #[derive(Debug, Default)]
 pub(super) struct VerdictWatch {
@@ -87,7 +90,9 @@ impl VerdictWatch {
             return Ok(());
         }
         required(phase, environment.kill_all()).await?;
-        let mut found = evidence(&required(phase, environment.changes()).await?);
+        let changes = required(phase, environment.changes()).await?;
+        self.notes.extend(additions(&changes));
+        let mut found = evidence(&changes);
         if found.is_empty() {
             return Ok(());
         }
@@ -158,6 +163,22 @@ fn evidence(changes: &[FileChange]) -> Vec<String> {
     found
 }
 
+/// A note about files that were added to the tests. Tests add files too, so this is no evidence.
+fn additions(changes: &[FileChange]) -> Option<String> {
+    let added = changes.iter().filter(|change| change.kind == Kind::Added);
+    let mut names: Vec<&str> = added.map(|change| change.path.as_str()).collect();
+    if names.len() > MAX_ADDED {
+        names.truncate(MAX_ADDED);
+        names.push("others");
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "while processes of the agent were running, the tests or these processes added files to {TESTS_DIR}: {}",
+            listed(names)
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,5 +247,14 @@ mod tests {
         /tests/test.sh was written
         /logs/verifier/reward.txt was written 2 times, but the tests write it only once
         ");
+    }
+
+    #[test]
+    fn added_files_are_noted_and_no_evidence() {
+        let change = |number| FileChange { path: format!("/tests/{number}"), kind: Kind::Added, count: 1 };
+        let changes: Vec<_> = (0..=MAX_ADDED).map(change).collect();
+        assert_eq!((evidence(&changes), additions(&[])), (Vec::new(), None));
+        let note = additions(&changes).unwrap();
+        assert!(note.contains("/tests/0, /tests/1,") && note.ends_with("/tests/8, others"), "{note}");
     }
 }

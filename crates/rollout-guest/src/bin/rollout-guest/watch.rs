@@ -26,10 +26,16 @@ use rustix::{
 const NAMES: WatchFlags = WatchFlags::MOVE.union(WatchFlags::DELETE).union(WatchFlags::ONLYDIR);
 /// The events on the names and files in a directory in which files are expected.
 const NEW_FILES: WatchFlags = NAMES.union(WatchFlags::CREATE).union(WatchFlags::CLOSE_WRITE);
+/// The events on the names in a tree. Files that are added to it can change what a program does, for example those that
+/// Python imports.
+const TREE: WatchFlags = NAMES.union(WatchFlags::CREATE);
 /// The events on a file that no process should write.
 const CONTENT: WatchFlags = WRITERS.union(WatchFlags::MODIFY);
 /// The events on a file that a process is expected to write.
 const WRITERS: WatchFlags = WatchFlags::CLOSE_WRITE.union(WatchFlags::DONT_FOLLOW);
+
+/// The number of added names that are recorded.
+const MAX_ADDED: usize = 100;
 
 /// The number of changes of each kind to each file.
 pub(crate) type Changes = BTreeMap<(String, FileChangeKind), u32>;
@@ -51,10 +57,14 @@ struct State {
     /// The watched paths.
     paths: HashSet<PathBuf>,
     changes: Changes,
+    /// The names that were added to the tree.
+    added: HashSet<PathBuf>,
 }
 
 enum Watched {
     Directory(PathBuf),
+    /// A directory in the tree.
+    Tree(PathBuf),
     File(PathBuf),
     /// A file that appeared at an expected path.
     Expected(PathBuf),
@@ -92,6 +102,9 @@ impl Watcher {
         let mut state = watch.lock();
         watch.drain(&mut state);
         watch.forget(&mut state);
+        for path in std::mem::take(&mut state.added) {
+            state.count(&path, FileChangeKind::Added);
+        }
         std::mem::take(&mut state.changes)
     }
 }
@@ -104,7 +117,8 @@ impl Watch {
     }
 
     fn add(&self, state: &mut State, watched: Watched, flags: WatchFlags) -> Result<(), Unwatched> {
-        let (Watched::Directory(path) | Watched::File(path) | Watched::Expected(path)) = &watched;
+        let (Watched::Directory(path) | Watched::Tree(path) | Watched::File(path) | Watched::Expected(path)) =
+            &watched;
         let number = inotify::add_watch(&self.inotify, path.as_path(), flags)
             .map_err(|error| (path.clone(), error.into()))?;
         state.watched.insert(number, watched);
@@ -135,7 +149,7 @@ impl Watch {
         if depth > MAX_DEPTH {
             return Err(failed(io::Error::other("it is nested too deep")));
         }
-        self.add(state, Watched::Directory(directory.to_owned()), NAMES)?;
+        self.add(state, Watched::Tree(directory.to_owned()), TREE)?;
         for entry in fs::read_dir(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
@@ -185,6 +199,16 @@ impl Watch {
                 let path = directory.join(name);
                 if state.paths.contains(&path) {
                     self.name_changed(state, &path, events);
+                }
+            }
+            (Some(Watched::Tree(directory)), Some(name)) => {
+                let path = directory.join(name);
+                if state.paths.contains(&path) {
+                    self.name_changed(state, &path, events.difference(ReadFlags::CREATE));
+                } else if events.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO)
+                    && state.added.len() < MAX_ADDED
+                {
+                    state.added.insert(path);
                 }
             }
             (Some(Watched::File(path)), _)

@@ -42,9 +42,20 @@ fn one(path: &str, kind: Kind) -> (String, Kind) {
 
 #[tokio::test]
 async fn reads_and_mode_changes_are_not_reported() {
-    let script =
-        "cat $T $D/tests/data/answer; chmod 700 $T; touch $D/tests/new; mkdir $D/tests/more; ls -R $D";
+    let script = "cat $T $D/tests/data/answer; chmod 700 $T; touch $D/verifier/log; ls -R $D";
     assert_eq!(changes_of(script).await, []);
+}
+
+#[tokio::test]
+async fn names_that_are_added_to_the_tree_are_reported_once() {
+    let script = "touch $D/new $D/tests/new $D/tests/data/x; mkdir $D/tests/more; touch $D/tests/more/y
+        mv $D/new $D/tests/moved; rm $D/tests/new; touch $D/tests/new";
+    let expected =
+        ["tests/data/x", "tests/more", "tests/moved", "tests/new"].map(|path| one(path, Kind::Added));
+    assert_eq!(changes_of(script).await, expected);
+    // Their number is limited, because a process inside could add millions.
+    let many = changes_of("for ((n = 0; n < 200; n++)); do touch $D/tests/$n; done").await;
+    assert_eq!(many.len(), 100);
 }
 
 #[tokio::test]
