@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Interaction, Stop};
 use crate::{
     Error, ErrorKind, State,
-    tool::{ENVIRONMENT_ENDED, Tool, ToolFailure},
+    tool::{ENVIRONMENT_ENDED, ENVIRONMENT_TIME_OVER, Tool, ToolFailure},
 };
 use rollout_core::message::{Content, Message, MessageList, Messages, Role, ToolCall, ToolDef};
 
@@ -58,7 +58,8 @@ type Formatter = dyn Fn(&ToolFailure) -> String + Send + Sync;
 ///
 /// The calls of one turn run one after another, in order. Failures are reported to the model, which may react in the
 /// next turn, unless they are [stop errors](Self::stop_errors). A failure of the infrastructure ([`ErrorKind::Infra`])
-/// always ends the rollout, because the model cannot fix it. So does a command that ends its own environment.
+/// always ends the rollout, because the model cannot fix it. So does the end of the environment, by a command or by its
+/// lifetime.
 #[derive(Clone)]
 pub struct ToolUse<'t> {
     tools: IndexMap<String, Arc<dyn Tool + 't>>,
@@ -80,7 +81,11 @@ impl<'t> ToolUse<'t> {
         Ok(Self {
             tools: named,
             max_turns: Some(MAX_TURNS),
-            stop_errors: vec![ErrorKind::Infra.into(), ENVIRONMENT_ENDED.into()],
+            stop_errors: vec![
+                ErrorKind::Infra.into(),
+                ENVIRONMENT_ENDED.into(),
+                ENVIRONMENT_TIME_OVER.into(),
+            ],
             stops: Vec::new(),
             format: Arc::new(|failure| failure.message.clone()),
         })

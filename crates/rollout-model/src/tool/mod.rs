@@ -66,8 +66,12 @@ pub struct ToolFailure {
     pub kind: Option<ErrorKind>,
 }
 
-/// The name of the failure if the model's own commands ended the environment.
-pub(crate) const ENVIRONMENT_ENDED: &str = "EnvironmentEnded";
+/// The failure if the model's own commands ended the environment. The model caused it, so it must not exclude the
+/// rollout or the trial from rates and baselines.
+pub(crate) const ENVIRONMENT_ENDED: ErrorKind = ErrorKind::model_fault("EnvironmentEnded");
+
+/// The name of the failure if the environment has lived for as long as it may.
+pub(crate) const ENVIRONMENT_TIME_OVER: &str = "EnvironmentTimeOver";
 
 impl ToolFailure {
     /// A failure of this name.
@@ -83,7 +87,13 @@ impl ToolFailure {
 
     /// The failure of an environment that the model's own commands ended.
     pub(crate) fn ended(message: impl Into<String>) -> Self {
-        Self::new(ENVIRONMENT_ENDED, message)
+        let kind = ENVIRONMENT_ENDED;
+        Self { name: kind.as_str().to_owned(), message: message.into(), kind: Some(kind) }
+    }
+
+    /// The failure of an environment that has lived for as long as it may. A retry would take as long.
+    pub(crate) fn time_over(message: impl Into<String>) -> Self {
+        Self::new(ENVIRONMENT_TIME_OVER, message)
     }
 
     /// The error of a rollout that this failure ends. Infrastructure failures and custom kinds keep their kind, so that
@@ -183,6 +193,7 @@ impl ToolOutput for () {
 
 #[cfg(test)]
 mod tests {
+    use rollout_core::result::FailureCause;
     use serde_json::json;
 
     use crate::tool::*;
@@ -223,7 +234,10 @@ mod tests {
         assert!(lost.kind.is_retried());
         assert_eq!(lost.chain(), "SandboxError");
         let ended = ToolFailure::ended("it has no memory left").into_error(ErrorKind::ToolCall, "bash");
-        assert!(!ended.kind.is_retried(), "the model's own doing");
+        assert_eq!((ended.kind.is_retried(), ended.kind.fault()), (false, FailureCause::Agent));
+        assert_eq!(ended.chain(), "EnvironmentEnded");
+        let over = ToolFailure::time_over("its lifetime was over").into_error(ErrorKind::ToolCall, "bash");
+        assert_eq!((over.kind.is_retried(), over.kind.fault()), (false, FailureCause::Infrastructure));
         let own = ToolFailure::new("ValueError", "no").into_error(ErrorKind::ToolCall, "add");
         assert_eq!((own.chain().as_str(), own.kind.is_retried()), ("ToolCallError -> ValueError", false));
     }

@@ -256,6 +256,7 @@ macro_rules! conformance_module {
             a_process_that_replaces_the_tests_forges_no_reward
             a_process_that_moves_the_directories_away_forges_no_reward
             a_process_that_rewrites_the_reward_forges_none
+            a_process_with_a_blank_name_and_command_line_forges_no_reward
             a_process_that_replaces_the_reward_forges_none
             a_process_that_hides_the_reward_of_the_tests_forges_none
             a_process_that_writes_the_reward_by_another_name_forges_none
@@ -264,6 +265,7 @@ macro_rules! conformance_module {
             a_process_that_keeps_starting_another_in_its_own_memory_forges_no_reward
             a_process_that_keeps_starting_another_in_its_own_memory_is_ended_before_the_tests
             a_process_that_keeps_starting_another_does_not_outlive_a_timeout
+            a_process_that_adds_files_to_the_tests_is_reported
             tests_beside_a_service_may_change_modes_and_add_files
             an_agent_that_has_its_environment_killed_gains_no_second_try
             a_process_that_has_the_environment_killed_gains_no_second_verification
@@ -279,6 +281,7 @@ macro_rules! conformance_module {
     (models $subject:expr) => {
         $crate::conformance_cases! { models $subject;
             a_model_works_with_its_tools_where_scripts_of_agents_run
+            a_model_that_has_its_environment_killed_fails_its_own_trial
             a_model_whose_time_is_up_is_stopped_with_everything_it_started
         }
     };

@@ -2,10 +2,12 @@
 #![expect(missing_docs, reason = "the names of the cases describe them")]
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::Suite;
-use crate::{ModelReply, ModelServer, TestTask};
+use super::{Ability, Suite, verdict::KILL_ENVIRONMENT};
+use crate::{ModelReply, ModelServer, TestTask, long_enough};
 
 fn agent(server: &ModelServer) -> Value {
     json!({
@@ -64,21 +66,56 @@ pub fn a_model_works_with_its_tools_where_scripts_of_agents_run(suite: &Suite) {
     job.expect_nothing_left();
 }
 
-pub fn a_model_whose_time_is_up_is_stopped_with_everything_it_started(suite: &Suite) {
+pub fn a_model_that_has_its_environment_killed_fails_its_own_trial(suite: &Suite) {
+    if suite.lacks(Ability::LimitMemory) {
+        return;
+    }
     let server = ModelServer::turns([
-        ModelReply::tool_call(
-            "bash",
-            &json!({"command": "setsid sleep 4321 >/dev/null 2>&1 & touch started"}),
-        ),
-        ModelReply::tool_call("bash", &json!({"command": "sleep 4321"})),
+        ModelReply::tool_call("bash", &json!({"command": KILL_ENVIRONMENT})),
+        ModelReply::text("It still runs."),
     ]);
-    let tests = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [4]321' > left\n\
-                 [ -e started ] && [ $(cat left) = 0 ] && echo 1 > /logs/verifier/reward.txt\n";
-    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n").tests(tests);
-    let job =
-        suite.job().task(task).agent(agent(&server)).set("verifier", json!({"after_agent_error": "run"}));
-    let result = job.run().expect(0).trial("model/set/task__1");
-    assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
-    assert_eq!(result["reward"], 1.0, "{result:#}");
+    let task = TestTask::new("task")
+        .tests("echo 0 > /logs/verifier/reward.txt\n")
+        .config("[environment]\nmemory = \"64Mi\"\n");
+    let retry = json!({"max_attempts": 3, "initial_delay_ms": 10});
+    let job = suite.job().task(task).agent(agent(&server)).set("retry", retry);
+    let finished = job.run();
+    let result = finished.trial("model/set/task__1");
+    assert_eq!(result["tries"], 1, "{result:#}");
+    if result["reward"].is_null() {
+        assert_eq!(result["error"]["type"], "agent_execution_failed", "{result:#}");
+        assert!(result["error"]["message"].as_str().unwrap().contains("memory"), "{result:#}");
+    } else {
+        // The provider kills only the command.
+        assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
+    }
     job.expect_nothing_left();
+}
+
+pub fn a_model_whose_time_is_up_is_stopped_with_everything_it_started(suite: &Suite) {
+    let first = ModelReply::tool_call(
+        "bash",
+        &json!({"command": "setsid sleep 4321 >/dev/null 2>&1 & touch started"}),
+    );
+    let tests = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [4]321' > left\n\
+                 [ -e started ] && touch /logs/verifier/started\n\
+                 [ $(cat left) = 0 ] && echo 1 > /logs/verifier/reward.txt\n";
+    long_enough(Duration::from_secs(5), |timeout| {
+        let server = ModelServer::turns([
+            first.clone(),
+            ModelReply::tool_call("bash", &json!({"command": "sleep 4321"})),
+        ]);
+        let config = format!("[agent]\ntimeout_sec = {}\n", timeout.as_secs());
+        let job = suite
+            .job()
+            .task(TestTask::new("task").config(&config).tests(tests))
+            .agent(agent(&server))
+            .set("verifier", json!({"after_agent_error": "run"}));
+        let finished = job.run();
+        let result = finished.trial("model/set/task__1");
+        assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
+        assert_eq!(result["reward"], 1.0, "{result:#}");
+        job.expect_nothing_left();
+        job.dir().join("model/set/task__1/logs/verifier/started").exists().then_some(())
+    });
 }

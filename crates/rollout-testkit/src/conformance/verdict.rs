@@ -80,7 +80,9 @@ fn results(job: &TestJob<Library>) -> Vec<Value> {
 /// Runs a process of the agent during the tests: it must be recorded, and forge no reward.
 fn attack(suite: &Suite, script: &str) {
     for result in results(&job(suite, script)) {
-        assert!(result["survivors"].as_array().is_some_and(|found| !found.is_empty()), "{result:#}");
+        let found = result["survivors"].as_array().cloned().unwrap_or_default();
+        let is_named = |command: &Value| command.as_str().is_some_and(|command| !command.trim().is_empty());
+        assert!(!found.is_empty() && found.iter().all(is_named), "{result:#}");
         forged_nothing(&result);
     }
 }
@@ -149,6 +151,18 @@ pub fn a_process_that_rewrites_the_reward_forges_none(suite: &Suite) {
     attack(
         suite,
         &daemon("while :; do [ -s /logs/verifier/reward.txt ] && echo 1 > /logs/verifier/reward.txt; done"),
+    );
+}
+
+pub fn a_process_with_a_blank_name_and_command_line_forges_no_reward(suite: &Suite) {
+    attack(
+        suite,
+        &format!(
+            "cat > /tmp/daemon.sh <<'END'
+             printf ' ' > /proc/$$/comm; touch /tmp/runs
+             while :; do [ -s /logs/verifier/reward.txt ] && echo 1 > /logs/verifier/reward.txt; done\nEND\n\
+             setsid bash -c 'exec -a \"\" bash' < /tmp/daemon.sh > /dev/null 2>&1 &\n{RUNS}"
+        ),
     );
 }
 
@@ -226,6 +240,17 @@ pub fn a_process_that_keeps_starting_another_does_not_outlive_a_timeout(suite: &
     }
 }
 
+pub fn a_process_that_adds_files_to_the_tests_is_reported(suite: &Suite) {
+    let script = daemon("until [ -s /tests/test.sh ]; do :; done; touch /tests/conftest.py; sleep 600");
+    let tests =
+        "sleep 0.3\nif [ -e /tests/conftest.py ]; then echo 0; else echo 1; fi > /logs/verifier/reward.txt\n";
+    for result in results(&job(suite, &script).task(TestTask::new("task").tests(tests))) {
+        let notes = result["notes"].to_string();
+        assert!(result["reward"] == 1.0 || notes.contains("/tests/conftest.py"), "{result:#}");
+        assert_eq!(result["error"], Value::Null, "{result:#}");
+    }
+}
+
 pub fn tests_beside_a_service_may_change_modes_and_add_files(suite: &Suite) {
     let tests = "chmod 700 /tests/test.sh; mkdir /tests/cache; touch /tests/cache/x /logs/verifier/log.txt\n\
                  mktemp -p /logs/verifier > /tmp/name; echo 1 > $(cat /tmp/name)\n\
@@ -239,7 +264,7 @@ pub fn tests_beside_a_service_may_change_modes_and_add_files(suite: &Suite) {
 }
 
 /// Makes the kernel choose the first process, and uses up the memory.
-const KILL_ENVIRONMENT: &str = "echo 1000 > /proc/1/oom_score_adj; tail /dev/zero";
+pub(super) const KILL_ENVIRONMENT: &str = "echo 1000 > /proc/1/oom_score_adj; tail /dev/zero";
 
 fn small(tests: &str) -> TestTask {
     TestTask::new("task").tests(tests).config("[environment]\nmemory = \"64Mi\"\n")

@@ -87,7 +87,7 @@ const TAKEN: [&str; 9] = [
 ];
 
 /// The errors of tools: the kinds of errors, and the names of failures of tools other than Python functions.
-const TOOL_ERRORS: [&str; 18] = [
+const TOOL_ERRORS: [&str; 19] = [
     "Error",
     "ToolError",
     "ToolParseError",
@@ -106,6 +106,7 @@ const TOOL_ERRORS: [&str; 18] = [
     "McpToolError",
     "PythonError",
     "EnvironmentEnded",
+    "EnvironmentTimeOver",
 ];
 
 pub(super) fn schema() -> Json {

@@ -245,10 +245,8 @@ async fn bounded<T>(
         Ok(Ok(value)) => Ok(value),
         // The model can install a missing command itself.
         Ok(Err(EnvironmentError::Command(text))) => Err(ToolFailure::new("CommandError", text)),
-        // Both end the conversation without a retry.
-        Ok(Err(EnvironmentError::Ended(text) | EnvironmentError::TimeOver(text))) => {
-            Err(ToolFailure::ended(text))
-        }
+        Ok(Err(EnvironmentError::Ended(text))) => Err(ToolFailure::ended(text)),
+        Ok(Err(EnvironmentError::TimeOver(text))) => Err(ToolFailure::time_over(text)),
         Ok(Err(error)) => Err(ToolFailure::sandbox(error.to_string())),
         Err(_) => Err(ToolFailure::sandbox(format!(
             "the environment did not answer within {} seconds",
