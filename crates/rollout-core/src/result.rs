@@ -45,6 +45,9 @@ pub struct TrialResult {
     /// The steps that ran, of a task that has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepResult>,
+    /// Whether the reward leaves out a step without a reward, as in Harbor. Such a trial has failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_out_step: bool,
     /// Known costs in US dollars: the sum of the next two.
     pub cost: f64,
     /// Cost of the environments of all tries; 0 on this machine.
@@ -130,6 +133,7 @@ impl TrialResult {
             pass_threshold: DEFAULT_PASS_THRESHOLD,
             rewards: IndexMap::new(),
             steps: Vec::new(),
+            leaves_out_step: false,
             cost: 0.0,
             environment_cost: 0.0,
             model_cost: None,
@@ -158,7 +162,8 @@ impl TrialResult {
 
     /// Whether the trial counts as completed, failed or skipped.
     pub fn standing(&self) -> Standing {
-        Standing::of(self.reward, self.error.as_ref().map(|error| error.kind))
+        let error = self.error.as_ref().map(|error| error.kind);
+        Standing::of(self.reward.filter(|_| !self.leaves_out_step), error)
     }
 }
 
@@ -193,7 +198,8 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The standing of a finished trial with this reward and this error.
+    /// The standing of a finished trial with this reward and this error. A reward that leaves out a step must not be
+    /// passed.
     pub fn of(reward: Option<f64>, error: Option<ErrorType>) -> Self {
         match error {
             None => Self::Completed,

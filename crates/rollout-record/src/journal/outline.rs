@@ -44,6 +44,8 @@ pub struct TrialOutline<'a> {
     #[serde(default)]
     agent_starts: u32,
     #[serde(default)]
+    leaves_out_step: bool,
+    #[serde(default)]
     incomplete_logs: bool,
 }
 
@@ -72,7 +74,7 @@ impl TrialOutline<'_> {
     pub fn summary(&self) -> TrialSummary {
         let error = self.error.as_ref().map(|error| error.kind);
         TrialSummary {
-            standing: Standing::of(self.reward, error),
+            standing: Standing::of(self.reward.filter(|_| !self.leaves_out_step), error),
             reward: self.reward,
             pass_threshold: self.pass_threshold,
             error,
@@ -172,13 +174,15 @@ mod tests {
     #[test]
     fn an_outline_has_the_summary_and_the_error_of_a_result() {
         let mut results = vec![result()];
-        for (reward, kind) in [
-            (Some(0.5), None),
-            (Some(1.0), Some(ErrorType::ModelFailed)),
-            (None, Some(ErrorType::TaskInvalid)),
+        for (reward, kind, leaves_out_step) in [
+            (Some(0.5), None, false),
+            (Some(1.0), Some(ErrorType::ModelFailed), false),
+            (Some(1.0), Some(ErrorType::VerifierFailed), true),
+            (None, Some(ErrorType::TaskInvalid), false),
         ] {
             let error = kind.map(|kind| TrialError { kind, message: "no\nsuch \"file\"".to_owned() });
-            results.push(TrialResult { reward, error, pass_threshold: 0.5, agent_starts: 2, ..result() });
+            let result = TrialResult { reward, error, leaves_out_step, ..result() };
+            results.push(TrialResult { pass_threshold: 0.5, agent_starts: 2, ..result });
         }
         results.push(TrialResult {
             model_cost: Some(0.25),

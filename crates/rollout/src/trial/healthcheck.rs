@@ -78,18 +78,23 @@ fn next(check: &Check<'_>, since: Duration, failures: &mut u64) -> Next {
     if *failures >= check.retries { Next::GiveUp } else { Next::Wait(check.interval) }
 }
 
-/// Waits until the check of a task or a step succeeds.
+/// Waits until the check of a task or a step succeeds. The phase is that of the agent if it has worked in the environment
+/// before.
 pub(super) async fn wait(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     config: Option<&HealthcheckConfig>,
+    phase: Phase,
 ) -> Result<(), Failure> {
     let Some(config) = config else { return Ok(()) };
     let env = context.with_environment(&Env::new());
     repeat(context, environment, &Check::of_task(config), &env).await.map_err(|why| match why {
-        Unready::Environment(error) => Failure::environment(Phase::Start, &error),
+        Unready::Environment(error) => Failure::environment(phase, &error),
         Unready::Unhealthy(how) => Failure::new(
-            ErrorType::EnvironmentStartFailed,
+            match phase {
+                Phase::Execute => ErrorType::AgentExecutionFailed,
+                _ => ErrorType::EnvironmentStartFailed,
+            },
             format!("the health check of the environment failed: `{}` {how}", config.command),
         ),
     })

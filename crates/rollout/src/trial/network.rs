@@ -49,11 +49,16 @@ impl Egress {
     }
 
     /// Lets an environment reach these hosts from now on, and no other environment any.
-    async fn open(&self, environment: &dyn Environment, hosts: &HostList) -> Result<(), Failure> {
+    async fn open(
+        &self,
+        environment: &dyn Environment,
+        hosts: &HostList,
+        phase: Phase,
+    ) -> Result<(), Failure> {
         let known = self.state().ports.get(environment.id()).copied();
         let port = match known {
             Some(port) => port,
-            None => required(Phase::Start, environment.offer(self.proxy.address())).await?,
+            None => required(phase, environment.offer(self.proxy.address())).await?,
         };
         let mut state = self.state();
         state.ports.insert(environment.id().to_owned(), port);
@@ -117,12 +122,14 @@ pub(super) async fn enter(
     phase: Option<&NetworkPolicy>,
 ) -> Result<(), Failure> {
     let policy = phase.or(context.task.config.network.as_ref());
-    allow(context, environment, policy).await?;
+    // Only a phase of the agent or of the tests has a policy of its own. An agent that makes it fail fails its trial.
+    let during = if phase.is_some() { Phase::Execute } else { Phase::Start };
+    allow(context, environment, policy, during).await?;
     if !changes(context) {
         return Ok(());
     }
     if services.main_settings().is_some() {
-        return services.set_network(environment, is_on(policy)).await;
+        return services.set_network(environment, is_on(policy), during).await;
     }
     required(Phase::Execute, environment.set_network(is_on(policy))).await
 }
@@ -132,13 +139,14 @@ pub(super) async fn allow(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     policy: Option<&NetworkPolicy>,
+    phase: Phase,
 ) -> Result<(), Failure> {
     let Some(egress) = context.egress else { return Ok(()) };
     match policy {
         Some(NetworkPolicy::Allowlist(hosts))
             if context.trial.provider.refusal(Demand::Allowlist).is_none() =>
         {
-            egress.open(environment, hosts).await
+            egress.open(environment, hosts, phase).await
         }
         _ => {
             egress.close();

@@ -21,7 +21,7 @@ use super::{
     services::{ServiceSource, Services},
     setup, startup,
     step::{Step, steps},
-    step_rewards::{combine, shortfall},
+    step_rewards::shortfall,
     teardown::{self, abandon},
     verify::{AgentState, Verified, verify_again},
 };
@@ -149,6 +149,7 @@ fn finished(
         error => by_agent.or(error),
     };
     (result.reward, result.rewards) = (now.reward, now.rewards);
+    result.leaves_out_step = now.leaves_out_step;
     result.steps = match on {
         // Only the last step was graded, and the rewards of the others do not count.
         RegradeSource::Environment if !now.steps.is_empty() => {
@@ -269,7 +270,7 @@ async fn on_environment(
         network::enter(context, agent, services, None).await?;
         // Like after a restart of a machine: files are there, and what the image starts is started.
         let _entrypoint = startup::start(context, agent).await?;
-        healthcheck::wait(context, agent, context.task.config.healthcheck.as_ref()).await?;
+        healthcheck::wait(context, agent, context.task.config.healthcheck.as_ref(), Phase::Start).await?;
         setup::set_users(context, agent)?;
         let state = AgentState::Environment(agent, services);
         Ok(verify_again(context, state, &mut separate, &mut record.notes).await)
@@ -368,7 +369,7 @@ async fn on_artifacts(
         {
             None
         }
-        false => combine(context.task.config.step_rewards, &rewards),
+        false => record.combined(context, &rewards),
     };
     Ok(())
 }

@@ -198,7 +198,7 @@ async fn attempt_steps(
     }
     record.reward = match context.task.config.steps.is_empty() {
         true => rewards.pop().flatten(),
-        false => combine(context.task.config.step_rewards, &rewards),
+        false => record.combined(context, &rewards),
     };
     Ok(())
 }
@@ -321,6 +321,18 @@ impl TryRecord {
         self.logs = self.logs.and(own.logs);
     }
 
+    /// The reward of a trial whose steps have these rewards. If the infrastructure failed in the last one, the trial has
+    /// no reward, because the missing one says nothing about the agent; Harbor leaves it out.
+    pub(super) fn combined(&self, context: &TrialContext<'_>, rewards: &[Option<Reward>]) -> Option<Reward> {
+        let is_harbor = context.task.is_harbor;
+        let last = self.steps.last().filter(|step| step.reward.is_none());
+        let error = last.and_then(|step| step.error.as_ref());
+        if !is_harbor && error.is_some_and(|error| !error.kind.fault().is_counted()) {
+            return None;
+        }
+        combine(context.task.config.step_rewards, is_harbor, rewards)
+    }
+
     /// The result of a trial that ends now with this try, without secrets.
     pub(super) fn into_result(self, trial: &Trial, clock: Clock) -> TrialResult {
         let ended = Instant::now();
@@ -355,6 +367,9 @@ impl TryRecord {
         result.timestamps.verifier_started_at = began(self.verification);
         result.timestamps.verifier_ended_at = end(self.verification);
         result.timestamps.ended_at = clock.at(ended);
+        let is_harbor = trial.task.as_ref().is_ok_and(|task| task.is_harbor);
+        let has_ungraded = self.steps.iter().any(|step| step.reward.is_none());
+        result.leaves_out_step = is_harbor && has_ungraded && result.reward.is_some();
         result.steps = self.steps;
         for error in result.steps.iter_mut().filter_map(|step| step.error.as_mut()) {
             error.message = trial.redactor.text(&error.message).into_owned();

@@ -103,8 +103,8 @@ pub(super) const HARBOR_TESTS: Script = Script { start: Start::Executed, ..TESTS
 /// The tests in the image of a separate environment.
 pub(super) const BUILT_IN_TESTS: Script = Script { start: Start::MadeExecutable, ..TESTS };
 
-/// The script that prepares a step.
-pub(super) const STEP_SETUP: Script = Script {
+/// The script that prepares the first step.
+pub(super) const FIRST_STEP_SETUP: Script = Script {
     name: "setup.sh of the step",
     path: "setup.sh",
     output: "setup",
@@ -114,6 +114,14 @@ pub(super) const STEP_SETUP: Script = Script {
     timed_out: ErrorType::EnvironmentStartFailed,
     setting: "environment.build_timeout_sec in task.toml",
     start: Start::Bash,
+};
+
+/// The script that prepares another step, in the environment that the agent has changed.
+pub(super) const LATER_STEP_SETUP: Script = Script {
+    phase: Phase::Execute,
+    failed: ErrorType::AgentExecutionFailed,
+    timed_out: ErrorType::AgentExecutionFailed,
+    ..FIRST_STEP_SETUP
 };
 
 impl Script {

@@ -272,7 +272,7 @@ async fn create(
     let created = context.rent(spec).await;
     let environment = created.map_err(|error| Failure::environment(Phase::Start, &error))?;
     let logs = context.step.dir.verifier().join("services");
-    network::allow(context, &*environment, policy).await?;
+    network::allow(context, &*environment, policy, Phase::Start).await?;
     services.start(context, &*environment, &logs).await?;
     Ok(SeparateEnvironment { environment, services })
 }

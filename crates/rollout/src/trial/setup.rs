@@ -15,7 +15,7 @@ use super::{
     install_cache::{self, InstallPlan, Turn},
     instruction, network, preset,
     rented::RentedEnvironment,
-    script::{self, LeftRunning, STEP_SETUP},
+    script::{self, FIRST_STEP_SETUP, LATER_STEP_SETUP, LeftRunning},
     services::{self, ServiceSource, Services},
     startup, teardown,
 };
@@ -164,7 +164,7 @@ pub(super) async fn before_install<'e>(
     network::enter(context, environment, services, None).await?;
     let entrypoint = startup::start(context, environment).await?;
     upload_files(context, environment).await?;
-    healthcheck::wait(context, environment, context.task.config.healthcheck.as_ref()).await?;
+    healthcheck::wait(context, environment, context.task.config.healthcheck.as_ref(), Phase::Start).await?;
     set_users(context, environment)?;
     match plan {
         InstallPlan::Own | InstallPlan::Restore { .. } => {
@@ -279,7 +279,11 @@ pub(super) async fn before_step(
     services: &Services,
     number: usize,
 ) -> Result<(), Failure> {
-    let phase = Phase::Start;
+    // What the agent left in the environment can make this fail, and must not exclude its trial.
+    let (phase, setup) = match number {
+        0 => (Phase::Start, &FIRST_STEP_SETUP),
+        _ => (Phase::Execute, &LATER_STEP_SETUP),
+    };
     let dir = context.step.dir.path().to_owned();
     blocking(move || std::fs::create_dir_all(dir)).await.map_err(|error| {
         Failure::new(ErrorType::InternalError, format!("cannot create the directory of a step: {error}"))
@@ -297,10 +301,10 @@ pub(super) async fn before_step(
         required(phase, environment.copy_to(files, environment.workdir(), CopyMode::Merge)).await?;
         if files.join("setup.sh").is_file() {
             let env = context.with_environment(&context.trial.agent.env);
-            script::run(context, environment, &STEP_SETUP, &env, context.timeouts.build).await?.check()?;
+            script::run(context, environment, setup, &env, context.timeouts.build).await?.check()?;
         }
     }
-    healthcheck::wait(context, environment, context.step.healthcheck.as_ref()).await
+    healthcheck::wait(context, environment, context.step.healthcheck.as_ref(), phase).await
 }
 
 pub(super) fn set_users(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {

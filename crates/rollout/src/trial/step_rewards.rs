@@ -15,8 +15,11 @@ pub(super) fn shortfall(min_reward: &[(String, f64)], reward: Option<&Reward>) -
     })
 }
 
-/// The reward of a trial whose steps that ran have these rewards; none for a step that was not graded.
-pub(super) fn combine(rule: StepRewards, steps: &[Option<Reward>]) -> Option<Reward> {
+/// The reward of a trial whose steps that ran have these rewards; none for a step that was not graded. There is no mean
+/// if no step was graded.
+///
+/// A step that was not graded counts as 0, so that an agent gains nothing by making a step fail. Harbor leaves it out.
+pub(super) fn combine(rule: StepRewards, is_harbor: bool, steps: &[Option<Reward>]) -> Option<Reward> {
     match rule {
         StepRewards::Final => steps.last().cloned().flatten(),
         StepRewards::Mean => {
@@ -26,7 +29,8 @@ pub(super) fn combine(rule: StepRewards, steps: &[Option<Reward>]) -> Option<Rew
                 *sums.entry(name.clone()).or_default() += score;
             }
             // A score that a step does not have counts as 0.
-            sums.values_mut().for_each(|sum| *sum /= graded.len() as f64);
+            let count = if is_harbor { graded.len() } else { steps.len() };
+            sums.values_mut().for_each(|sum| *sum /= count as f64);
             Reward::of_names(sums)
         }
     }
@@ -41,19 +45,21 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_over_graded_steps_and_a_missing_score_is_0() {
-        let steps = [reward("1"), None, reward(r#"{"reward": 0, "style": 1}"#)];
-        let mean = combine(StepRewards::Mean, &steps).unwrap();
-        assert_eq!((mean.reward, mean.named["style"]), (0.5, 0.5));
-        assert_eq!(combine(StepRewards::Mean, &[None]), None);
-        assert_eq!(combine(StepRewards::Mean, &[]), None);
+    fn a_missing_score_is_0_and_so_is_a_step_without_a_reward_except_by_the_rules_of_harbor() {
+        let steps = [reward("1"), reward(r#"{"reward": 0, "style": 1}"#), None, None];
+        for (is_harbor, expected) in [(false, 0.25), (true, 0.5)] {
+            let mean = combine(StepRewards::Mean, is_harbor, &steps).unwrap();
+            assert_eq!((mean.reward, mean.named["style"]), (expected, expected));
+            assert_eq!(combine(StepRewards::Mean, is_harbor, &[None]), None);
+            assert_eq!(combine(StepRewards::Mean, is_harbor, &[]), None);
+        }
     }
 
     #[test]
     fn the_final_reward_is_that_of_the_last_step() {
         let steps = [reward("0"), reward("1")];
-        assert_eq!(combine(StepRewards::Final, &steps).unwrap().reward, 1.0);
-        assert_eq!(combine(StepRewards::Final, &[reward("1"), None]), None);
+        assert_eq!(combine(StepRewards::Final, false, &steps).unwrap().reward, 1.0);
+        assert_eq!(combine(StepRewards::Final, false, &[reward("1"), None]), None);
     }
 
     #[test]

@@ -64,6 +64,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         tampering: Vec::new(),
         notes: Vec::new(),
         incomplete_logs: false,
+        leaves_out_step: false,
     }
 }
 

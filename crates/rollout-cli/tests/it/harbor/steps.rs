@@ -198,6 +198,69 @@ fn a_step_whose_setup_fails_ends_the_trial_with_its_output() {
     assert_eq!(result["steps"].as_array().unwrap().len(), 1, "{result:#}");
 }
 
+/// Runs an agent on two steps, by the rules of Harbor or without them, and returns its result and the headline.
+fn attempt(is_harbor: bool, two: &str, script: &str) -> (Value, Value) {
+    let toml = format!("[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n{two}");
+    let mut task = steps("two", &toml, &[("one", ""), ("two", "")])
+        .file("steps/two/workdir/setup.sh", "[ ! -e /app/broken ]\n");
+    if !is_harbor {
+        task = task.config(&format!("version = \"1.0\"\n{toml}"));
+    }
+    let job = native()
+        .task(task)
+        .script(&format!("touch /app/$ROLLOUT_STEP\n{script}"))
+        .set("retry", json!({"max_attempts": 3, "initial_delay_ms": 10}));
+    let finished = job.run();
+    job.expect_nothing_left();
+    (finished.trial("agent/set/two__1"), finished.result()["headline"].clone())
+}
+
+#[test]
+fn a_step_that_the_agent_fails_counts_as_0() {
+    for (script, error) in
+        [("[ $ROLLOUT_STEP = one ]", "agent_execution_failed"), (WITHOUT_BASH, "verifier_failed")]
+    {
+        let (result, headline) = attempt(false, "", script);
+        assert_eq!((&result["reward"], &result["error"]["type"]), (&json!(0.5), &json!(error)), "{result:#}");
+        assert_eq!(result["steps"][1]["reward"], Value::Null, "{result:#}");
+        assert_eq!(headline["mean_reward"], 0.5, "{headline:#}");
+    }
+}
+
+/// Removes the program that runs the tests of the last step.
+const WITHOUT_BASH: &str = "[ $ROLLOUT_STEP = one ] || rm -f /bin/bash /usr/bin/bash";
+
+/// Harbor computes the mean over the steps that were graded.
+#[test]
+fn a_reward_of_harbor_that_leaves_out_a_step_counts_as_failed() {
+    let (result, headline) = attempt(true, "", WITHOUT_BASH);
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    assert_eq!(
+        (&result["error"]["type"], &result["leaves_out_step"]),
+        (&json!("verifier_failed"), &json!(true))
+    );
+    assert_eq!(headline["counted"]["failed_by_verifier"], 1, "{headline:#}");
+    assert_eq!(
+        (&headline["solved_trials"], &headline["mean_reward"]),
+        (&json!(0), &json!(0.0)),
+        "{headline:#}"
+    );
+}
+
+#[test]
+fn an_agent_that_breaks_the_start_of_the_next_step_fails_its_own_trial() {
+    let healthcheck =
+        "[steps.healthcheck]\ncommand = \"[ ! -e /app/sick ]\"\nretries = 1\nstart_period_sec = 0\n";
+    for script in
+        ["rm /tmp/instruction.md; mkdir /tmp/instruction.md", "touch /app/broken", "touch /app/sick"]
+    {
+        let (result, headline) = attempt(false, healthcheck, script);
+        assert_eq!(result["error"]["type"], "agent_execution_failed", "{script}: {result:#}");
+        assert_eq!((&result["reward"], &result["tries"]), (&json!(0.5), &json!(1)), "{script}: {result:#}");
+        assert_eq!(headline["counted_trials"], 1, "{script}: {headline:#}");
+    }
+}
+
 #[test]
 fn a_missing_directory_of_a_step_is_named() {
     let job = native().task(task("gone", TWO)).oracle();

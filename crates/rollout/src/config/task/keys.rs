@@ -49,7 +49,7 @@ rollout_settings::settings! {
         pub(super) artifacts: Vec<ArtifactConfig> = artifacts(),
         /// How the rewards of steps become the reward of the trial.
         ///
-        /// `mean`: the mean over the steps that were graded. `final`: the reward of the last step.
+        /// `mean`: the mean over the steps that were attempted. `final`: the reward of the last step.
         pub(super) multi_step_reward_strategy: StepRewards = word(&STEP_REWARDS).default(StepRewards::Mean),
         /// The steps of the task, in order.
         ///

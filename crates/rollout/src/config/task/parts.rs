@@ -175,7 +175,7 @@ pub struct HealthcheckConfig {
 /// How the rewards of steps become the reward of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepRewards {
-    /// The mean over the steps that were graded.
+    /// The mean over the steps that were attempted.
     Mean,
     /// That of the last step.
     Final,

@@ -290,7 +290,7 @@ impl Services {
     ) -> Result<(), Failure> {
         let Some(group) = &self.group else { return Ok(()) };
         if group.is_internal() && network::is_public(context) {
-            self.set_network(main, true).await?;
+            self.set_network(main, true, Phase::Start).await?;
         }
         let all = group.needs_hosts();
         if !all && !self.is_joined {
@@ -314,7 +314,12 @@ impl Services {
     }
 
     /// Gives the network outside to all environments that have one, or takes it away.
-    pub(super) async fn set_network(&self, main: &dyn Environment, connected: bool) -> Result<(), Failure> {
+    pub(super) async fn set_network(
+        &self,
+        main: &dyn Environment,
+        connected: bool,
+        phase: Phase,
+    ) -> Result<(), Failure> {
         let Some(compose) = &self.compose else { return Ok(()) };
         let reaches_outside = |name: &str| {
             let service = compose.services.iter().find(|service| service.name == name);
@@ -327,7 +332,7 @@ impl Services {
         let others = self.others.iter().map(|service| (service.name.as_str(), &**service.environment));
         for (name, environment) in others.chain([(MAIN_SERVICE, main)]) {
             if reaches_outside(name) {
-                required(Phase::Start, environment.set_network(connected)).await?;
+                required(phase, environment.set_network(connected)).await?;
             }
         }
         Ok(())
