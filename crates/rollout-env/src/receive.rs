@@ -142,11 +142,13 @@ impl Open {
 impl Receive {
     /// A copy that has not started.
     pub(crate) fn new(copy: &CopyOut<'_>, limits: CopyLimits) -> Self {
-        let parts = 1 + u64::from(copy.first.is_some());
+        // What is copied first has limits of its own, and its directory is one more entry.
+        let first = u64::from(copy.first.is_some());
+        let (bytes, entries) = ((1 + first) * limits.bytes, (1 + first) * limits.entries + first);
         Self {
             target: copy.target.to_owned(),
             redactor: copy.redactor.clone(),
-            limits: CopyLimits { bytes: parts * limits.bytes, entries: parts * limits.entries, ..limits },
+            limits: CopyLimits { bytes, entries, ..limits },
             levels: Vec::new(),
             path: PathBuf::new(),
             file: None,

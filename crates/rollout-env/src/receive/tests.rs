@@ -27,8 +27,16 @@ impl Host {
         &self,
         replies: impl IntoIterator<Item = GuestReply>,
     ) -> Result<Vec<String>, ReceiveError> {
+        self.receive_with(None, replies)
+    }
+
+    fn receive_with(
+        &self,
+        first: Option<&str>,
+        replies: impl IntoIterator<Item = GuestReply>,
+    ) -> Result<Vec<String>, ReceiveError> {
         let redactor = Redactor::default();
-        let copy = CopyOut { source: "/", target: &self.target(), first: None, redactor: &redactor };
+        let copy = CopyOut { source: "/", target: &self.target(), first, redactor: &redactor };
         let mut replies = replies.into_iter().chain([GuestReply::Done]);
         match Receive::new(&copy, LIMITS).all(|| replies.next())? {
             Received::Whole(skipped) => Ok(skipped),
@@ -151,6 +159,20 @@ fn more_than_the_limits_is_rejected() {
     Host::new().refuses([file("a"), data(&"x".repeat(60)), data(&"x".repeat(60))]);
     Host::new().refuses((0..40).flat_map(|number| [file(&number.to_string()), data(&"x".repeat(90))]));
     Host::new().refuses((0..).map(|_| enter("deep")));
+}
+
+#[test]
+fn as_many_entries_as_a_guest_sends_are_accepted_with_a_directory_that_is_copied_first() {
+    let all = |number: u64| {
+        let files = |from: u64, to: u64| (from..to).map(|number| file(&number.to_string()));
+        let first = [enter("first")].into_iter().chain(files(0, LIMITS.entries)).chain([Item::Leave]);
+        first.chain(files(0, number)).map(GuestReply::Item)
+    };
+    let host = Host::new();
+    assert_eq!(host.receive_with(Some("first"), all(LIMITS.entries)).unwrap(), Vec::<String>::new());
+    assert_eq!(fs::read_dir(host.target()).unwrap().count() as u64, LIMITS.entries + 1);
+    let more = Host::new().receive_with(Some("first"), all(LIMITS.entries + 1));
+    assert!(matches!(more, Err(ReceiveError::Protocol)));
 }
 
 #[test]
