@@ -73,8 +73,8 @@ use crate::{
     compose::ContainerSettings,
     dockerfile::check_dockerfile,
     environment::{
-        Demand, Environment, EnvironmentError, EnvironmentSpec, GroupRequest, ImageProblem, ImageRequest,
-        ImageStartup, PreparedImage, Provider, ServiceGroup,
+        Demand, Environment, EnvironmentError, EnvironmentOffer, EnvironmentSpec, GroupRequest, ImageProblem,
+        ImageRequest, ImageStartup, PreparedImage, Provider, ResourceLimits, ServiceGroup,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -178,19 +178,20 @@ impl Docker {
         EnvironmentError::Start(format!("the image {reference} was removed from the engine during the job"))
     }
 
-    fn check_resources(&self, spec: &EnvironmentSpec<'_>) -> Result<(), EnvironmentError> {
+    /// What of these limits is more than the engine has.
+    fn check_resources(&self, cpus: Option<Cpus>, memory: Option<Bytes>) -> Result<(), String> {
         let facts = self.engine.facts();
         let refuse = |asked: String, what: &str, available: String| {
-            EnvironmentError::Resources(format!(
+            format!(
                 "the environment needs {asked} {what}, but the engine has {available}; lower the limit in \
                  task.toml, or override it in the job"
-            ))
+            )
         };
         let processors = Cpus { millis: facts.cpus.saturating_mul(1000) };
-        if let Some(cpus) = spec.cpus.filter(|cpus| facts.cpus > 0 && cpus.millis > processors.millis) {
+        if let Some(cpus) = cpus.filter(|cpus| facts.cpus > 0 && cpus.millis > processors.millis) {
             return Err(refuse(cpus.to_string(), "CPUs", processors.to_string()));
         }
-        if let Some(memory) = spec.memory.filter(|memory| facts.memory > 0 && memory.0 > facts.memory) {
+        if let Some(memory) = memory.filter(|memory| facts.memory > 0 && memory.0 > facts.memory) {
             let mebibytes = |bytes: u64| Bytes(bytes >> 20 << 20).to_string();
             return Err(refuse(mebibytes(memory.0), "of memory", mebibytes(facts.memory)));
         }
@@ -211,6 +212,11 @@ impl Provider for Docker {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn offer(&self, ResourceLimits { cpus, memory, .. }: ResourceLimits) -> Result<EnvironmentOffer, String> {
+        self.check_resources(cpus, memory)?;
+        Ok(EnvironmentOffer::default())
     }
 
     fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
@@ -327,7 +333,7 @@ impl Docker {
         config: ImageConfig,
         base: ContainerBase,
     ) -> Result<Box<dyn Environment>, EnvironmentError> {
-        self.check_resources(&spec)?;
+        self.check_resources(spec.cpus, spec.memory).map_err(EnvironmentError::Resources)?;
         if spec.container.is_some_and(ContainerSettings::is_powerful) && !self.settings.allow_privileged {
             let reason =
                 "privileged containers are not allowed; `provider_config.allow_privileged: true` allows them";

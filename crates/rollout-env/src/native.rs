@@ -19,6 +19,7 @@ use rollout_sandbox::{
     CreateError, EngineOptions, Image, Network, PreservedLock, SandboxEngine, SandboxEngineError,
     SandboxLimits, SandboxSpec, StoreLimit, StoreLimiter,
     build::{BuildRequest, FreshLayers, ImageBuildError, LogSink, build, inspect},
+    check_resources,
     oci::RegistryOptions,
 };
 
@@ -29,14 +30,17 @@ use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
     environment::{
-        Demand, Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage,
-        Provider,
+        Demand, Environment, EnvironmentError, EnvironmentOffer, EnvironmentSpec, ImageProblem, ImageRequest,
+        PreparedImage, Provider, ResourceLimits,
     },
     host::HostPaths,
     preparations::Preparations,
     trouble::is_network_trouble,
 };
-use rollout_core::text::chain;
+use rollout_core::{
+    quantity::{Bytes, Cpus},
+    text::chain,
+};
 use rollout_settings::{
     forms::{texts, whole, word},
     read_json,
@@ -195,11 +199,7 @@ impl Native {
         spec: EnvironmentSpec<'_>,
         lock: Option<PreservedLock>,
     ) -> Result<Box<dyn Environment>, EnvironmentError> {
-        let limits = SandboxLimits {
-            cpus_millis: spec.cpus.map(|cpus| cpus.millis),
-            memory_bytes: spec.memory.map(|memory| memory.0),
-            pids: Some(self.pids),
-        };
+        let limits = SandboxLimits { pids: Some(self.pids), ..limits(spec.cpus, spec.memory) };
         let sandbox = SandboxSpec {
             name: spec.name.to_owned(),
             image,
@@ -209,10 +209,7 @@ impl Native {
             hosts: spec.hosts.to_vec(),
         };
         let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
-            CreateError::Resources { .. } => EnvironmentError::Resources(format!(
-                "{}; lower the limit in task.toml, or override it in the job",
-                chain(&error)
-            )),
+            CreateError::Resources { .. } => EnvironmentError::Resources(too_large(&error)),
             error => EnvironmentError::Start(chain(&error)),
         })?;
         let environment = NativeEnvironment::new(sandbox, spec.workdir, lock);
@@ -241,6 +238,11 @@ impl Provider for Native {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn offer(&self, ResourceLimits { cpus, memory, .. }: ResourceLimits) -> Result<EnvironmentOffer, String> {
+        check_resources(limits(cpus, memory)).map_err(|error| too_large(&error))?;
+        Ok(EnvironmentOffer::default())
     }
 
     fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
@@ -363,6 +365,18 @@ fn remove_empty(log: &Path) -> io::Result<()> {
         fs::remove_dir(log.parent().unwrap_or(log))?;
     }
     Ok(())
+}
+
+fn limits(cpus: Option<Cpus>, memory: Option<Bytes>) -> SandboxLimits {
+    SandboxLimits {
+        cpus_millis: cpus.map(|cpus| cpus.millis),
+        memory_bytes: memory.map(|memory| memory.0),
+        pids: None,
+    }
+}
+
+fn too_large(error: &CreateError) -> String {
+    format!("{}; lower the limit in task.toml, or override it in the job", chain(error))
 }
 
 fn network_name(network: Network) -> &'static str {

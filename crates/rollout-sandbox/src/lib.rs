@@ -47,5 +47,5 @@ pub use sandbox::{DestroyError, KeepError, RunningSandbox};
 pub use snapshot::SnapshotError;
 pub use spec::{Network, SandboxSpec};
 pub use store::{StoreLimit, StoreLimiter, Stored, StoredKind, User, disk_use, remove_unused, stored};
-pub use support::{Mode, Support};
+pub use support::{Mode, Support, check_resources};
 pub use sweep::{SweepReport, sweep};

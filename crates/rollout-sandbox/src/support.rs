@@ -87,7 +87,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
 }
 
 /// Rejects limits above what the machine has: they would only hide that it is too small.
-pub(crate) fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> {
+pub fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> {
     let processors = std::thread::available_parallelism()
         .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
     if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, process::Stdio};
 
-use rollout_testkit::{TestJob, TestTask};
+use rollout_testkit::{TestEngine, TestJob, TestTask};
 use serde_json::json;
 
 fn job() -> TestJob {
@@ -55,6 +55,21 @@ fn a_script_that_is_not_bash_is_found_before_anything_runs() {
     refused(&job().task(task()).script(SYNTAX_ERROR), &["agent agent: the execute script: line 2"]);
     let agent = json!({"name": "agent", "install": SYNTAX_ERROR, "execute": "true"});
     refused(&job().task(task()).agent(agent), &["agent agent: the install script: line 2"]);
+}
+
+#[test]
+fn environments_that_are_too_large_for_the_machine_or_the_engine_are_reported_once() {
+    for (job, owner) in [(job(), "this machine"), (job().on(&TestEngine::shared()), "the engine")] {
+        let large = |name: &str| TestTask::new(name).config("[environment]\nmemory = \"4Ti\"\n");
+        let job = job.task(large("a")).task(large("b")).task(TestTask::new("c")).oracle();
+        let checked = job.rollout(&["run", "job.yaml", "--dry-run"]);
+        let said = checked.stdout() + &checked.stderr();
+        assert_eq!(said.matches("the environment needs").count(), 1, "{said}");
+        assert!(
+            said.contains("task set/a and 1 other") && said.contains(&format!("but {owner} has")),
+            "{said}"
+        );
+    }
 }
 
 #[test]
