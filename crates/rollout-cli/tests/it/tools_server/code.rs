@@ -130,9 +130,16 @@ fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
         Some(())
     });
     // The same when the server gives up on the call.
-    let body = json!({"worker_id": "w", "action": "code:shell", "params": {"command": "setsid sleep 654 & sleep 654"}, "timeout": 0.5});
-    assert_eq!(server.post("/api/v1/execute", &body).1["code"], 5006);
-    until(|| server.shell("w", "ps ax | grep -c '[s]leep 654' || true") == "0\n");
+    long_enough(Duration::from_millis(500), |timeout| {
+        let command = "setsid sleep 654 & touch begun; sleep 654";
+        let body = json!({
+            "worker_id": "w", "action": "code:shell", "params": {"command": command},
+            "timeout": timeout.as_secs_f64(),
+        });
+        assert_eq!(server.post("/api/v1/execute", &body).1["code"], 5006);
+        until(|| server.shell("w", "ps ax | grep -c '[s]leep 654' || true") == "0\n");
+        (server.shell("w", "ls begun || true") == "begun\n").then_some(())
+    });
     server.stop();
 }
 

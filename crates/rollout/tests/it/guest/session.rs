@@ -15,6 +15,7 @@ use rollout::environment::{
     CopyMode, Outcome,
     guest::{Dial, DialError, Guest, GuestSession, GuestStream},
 };
+use rollout_testkit::long_enough_async;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
@@ -67,13 +68,32 @@ impl Dial for Cutting {
     }
 }
 
+/// The longest time until a guest that does not answer counts as gone.
+const OUTAGE: Duration = Duration::from_secs(600);
+
 /// Starts a guest with sessions, and connects to it.
 async fn start(dial: Cutting, grace: u64) -> (Container, GuestSession) {
     let (child, dir) = spawn(&[], &["session", &dial.name, &grace.to_string()]);
     until(async || reach(&dial.name).await.is_ok()).await;
-    let (session, reader, writer) = GuestSession::open(dial, Duration::from_secs(600)).unwrap();
-    let guest = Guest::connect(reader, writer, None).await.unwrap().with_outage(Duration::from_secs(600));
+    let (session, reader, writer) = GuestSession::open(dial, OUTAGE).unwrap();
+    let guest = Guest::connect(reader, writer, None).await.unwrap().with_outage(OUTAGE);
     (Container { guest, child, dir }, session)
+}
+
+/// The same with a grace period that may be over before the connection is made; `None` if it was.
+async fn start_in_time(dial: Cutting, grace: Duration) -> Option<(Container, GuestSession)> {
+    let (mut child, dir) = spawn(&[], &["session", &dial.name, &grace.as_secs().to_string()]);
+    let name = dial.name.clone();
+    let connected = async {
+        until(async || reach(&name).await.is_ok()).await;
+        let (session, reader, writer) = GuestSession::open(dial, OUTAGE).unwrap();
+        Some((Guest::connect(reader, writer, None).await.ok()?.with_outage(OUTAGE), session))
+    };
+    let (guest, session) = tokio::select! {
+        connected = connected => connected?,
+        _ = child.wait() => return None,
+    };
+    Some((Container { guest, child, dir }, session))
 }
 
 #[tokio::test]
@@ -134,22 +154,27 @@ async fn a_command_goes_on_while_there_is_no_connection() {
 
 #[tokio::test]
 async fn a_guest_without_its_host_ends_with_everything_inside_after_the_grace_period() {
-    let dial = Cutting::new(&name(), 0);
-    let is_down = Arc::clone(&dial.cuts.is_down);
-    let (container, session) = start(dial, 1).await;
-    let marker = container.inside("alive");
-    let script =
-        format!("setsid bash -c 'while :; do date +%N > {marker}; sleep 0.05; done' > /dev/null 2>&1 & true");
-    container.bash(&script).await;
-    until(async || container.path("alive").exists()).await;
-    is_down.store(true, Ordering::Relaxed);
-    let Container { guest, mut child, dir } = container;
-    child.wait().await.unwrap();
-    let read = || std::fs::read(dir.path().join("alive")).unwrap();
-    let last = read();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(read(), last, "a process outlived the guest");
-    drop((guest, session));
+    long_enough_async(Duration::from_secs(1), async |grace| {
+        let dial = Cutting::new(&name(), 0);
+        let is_down = Arc::clone(&dial.cuts.is_down);
+        let (container, session) = start_in_time(dial, grace).await?;
+        let marker = container.inside("alive");
+        let script = format!(
+            "setsid bash -c 'while :; do date +%N > {marker}; sleep 0.05; done' > /dev/null 2>&1 & true"
+        );
+        container.bash(&script).await;
+        until(async || container.path("alive").exists()).await;
+        is_down.store(true, Ordering::Relaxed);
+        let Container { guest, mut child, dir } = container;
+        child.wait().await.unwrap();
+        let read = || std::fs::read(dir.path().join("alive")).unwrap();
+        let last = read();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(read(), last, "a process outlived the guest");
+        drop((guest, session));
+        Some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -163,14 +188,18 @@ async fn the_end_of_the_client_ends_the_guest_at_once() {
 
 #[tokio::test]
 async fn a_guest_that_stays_is_not_ended_by_the_grace_period() {
-    let (container, session) = start(Cutting::new(&name(), 0), 1).await;
-    container.guest.stay().await.unwrap();
-    let Container { guest, mut child, dir: _dir } = container;
-    guest.finish().await;
-    drop(session);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(child.try_wait().unwrap(), None);
-    child.kill().await.unwrap();
+    long_enough_async(Duration::from_secs(1), async |grace| {
+        let (container, session) = start_in_time(Cutting::new(&name(), 0), grace).await?;
+        container.guest.stay().await.unwrap();
+        let Container { guest, mut child, dir: _dir } = container;
+        guest.finish().await;
+        drop(session);
+        tokio::time::sleep(grace * 3 / 2).await;
+        assert_eq!(child.try_wait().unwrap(), None);
+        child.kill().await.unwrap();
+        Some(())
+    })
+    .await;
 }
 
 #[tokio::test]
