@@ -129,7 +129,7 @@ pub(super) async fn enter(
         return Ok(());
     }
     if services.main_settings().is_some() {
-        return services.set_network(environment, is_on(policy), during).await;
+        return services.set_network(environment, is_on(policy), Phase::Execute).await;
     }
     required(Phase::Execute, environment.set_network(is_on(policy))).await
 }
