@@ -1,4 +1,6 @@
-//! A plan as text, for `--dry-run`.
+//! A plan as text, for `--dry-run`, and the part of it that is printed before each run.
+
+use std::io::{self, Write as _};
 
 use rollout::{
     environment::{EnvironmentOffer, Provider},
@@ -49,13 +51,22 @@ pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
         ("provider", description(provider)),
         ("results", directory),
     ];
-    let facts = facts.into_iter().chain(cost(plan, provider));
-    lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
+    lines.extend(facts.into_iter().chain(cost(plan, provider)).map(fact));
     lines.push(String::new());
     lines.extend(trials(plan));
     lines.push(String::new());
     lines.push("nothing was run".to_owned());
     lines.join("\n")
+}
+
+/// Prints what the environments of a job cost at most, if they have a price, before they are created.
+pub(crate) fn print_cost(plan: &Plan, provider: &dyn Provider) -> io::Result<()> {
+    let mut stderr = anstream::stderr().lock();
+    cost(plan, provider).into_iter().try_for_each(|line| writeln!(stderr, "{}", fact(line)))
+}
+
+fn fact((what, text): (&'static str, String)) -> String {
+    format!("{}  {text}", paint(DIM, &format!("{what:<8}")))
 }
 
 fn description(provider: &dyn Provider) -> String {

@@ -55,6 +55,7 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
         super::print(&plan::render(&plan, &*provider))?;
         return Ok(Exit::Success);
     }
+    plan::print_cost(&plan, &*provider)?;
     let junit = args.junit.as_deref().map(JunitFile::create).transpose()?;
     let log = logging::start(plan.config().log_level, &plan.loaded().secrets, form != Form::Live);
     let job = tokio::select! {

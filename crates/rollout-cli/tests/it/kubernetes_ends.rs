@@ -172,7 +172,11 @@ fn a_trial_costs_what_its_pod_requests() {
         for (key, value) in settings {
             job = job.set(&format!("environment/provider_config/{key}"), value.clone());
         }
-        job.run().expect(0).trial("oracle/set/task__1")["environment_cost"].as_f64().expect("a cost")
+        let finished = job.run().expect(0);
+        let is_announced = finished.stderr().contains("the start of environments are not included");
+        let cost = finished.trial("oracle/set/task__1")["environment_cost"].as_f64().expect("a cost");
+        assert_eq!(is_announced, cost > 0.0, "{}", finished.stderr());
+        cost
     };
     assert_eq!(cost(&[]), 0.0, "there is no price");
     for price in ["cpu_hour", "gib_hour"] {
