@@ -116,6 +116,12 @@ fn a_pod_that_runs_out_of_memory_or_is_evicted_by_itself_is_reported() {
             "the container ran out of memory",
             1,
         ),
+        (
+            PodFault::StorageExceeded(Duration::from_secs(2)),
+            "agent_execution_failed",
+            "exceeded its local ephemeral storage limit",
+            1,
+        ),
         (PodFault::Evicted(Duration::from_secs(2)), "internal_error", "low on resource: memory", 2),
         (PodFault::NodeLost(Duration::from_secs(2)), "internal_error", "the node of the pod was lost", 2),
     ] {

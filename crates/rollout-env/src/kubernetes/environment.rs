@@ -186,8 +186,8 @@ async fn why_ended(
     name: &str,
     mut view: watch::Receiver<PodView>,
 ) -> Option<EnvironmentError> {
-    let watched = timeout(END_PATIENCE, view.wait_for(|view| view.end().is_some())).await;
-    let mut end = watched.ok().and_then(|view| view.ok()?.end());
+    let watched = timeout(END_PATIENCE, view.wait_for(|view| view.cause().is_some())).await;
+    let mut end = watched.ok().and_then(|view| view.ok()?.cause());
     if end.is_none() {
         // The watch may be broken.
         let now = match timeout(CALL_TIMEOUT, cluster.pods().get_opt(name)).await {

@@ -23,6 +23,14 @@ const FATAL: [&str; 5] = [
     "CreateContainerError",
 ];
 
+/// Words of a kubelet that evicts a pod because of the pod's own limits. If its node has little of a resource, it names
+/// the node first, and may then compare the use of the pod with its requests.
+const OWN_LIMITS: [&str; 3] = [
+    "exceeded its local ephemeral storage limit",
+    "Pod ephemeral local storage usage exceeds",
+    "Usage of EmptyDir volume",
+];
+
 /// Words of runtimes when a registry does not have an image.
 const NO_IMAGE: [&str; 6] = [
     "not found",
@@ -126,24 +134,25 @@ impl PodView {
 
     /// Why the pod has ended; `None` if it has not, as far as is known.
     pub(super) fn end(&self) -> Option<EnvironmentError> {
-        let pod = match self {
+        self.cause().or_else(|| link_ended(self.pod()?))
+    }
+
+    /// The same, but `None` if only the link has ended. It ends with the guest, whose end has the cause and may be
+    /// reported later.
+    pub(super) fn cause(&self) -> Option<EnvironmentError> {
+        let (pod, is_deleted) = match self {
             Self::Unseen => return None,
-            Self::Removed(last) => {
-                // The state before the removal may have the cause: an eviction, or the end of its memory.
-                let cause = last.as_deref().and_then(ended).filter(|error| !is_plain(error));
-                return Some(cause.unwrap_or_else(|| lost("the pod was deleted from outside")));
-            }
-            Self::Seen(pod) => pod,
+            Self::Removed(None) => return Some(deleted()),
+            // The state before the removal may have the cause: an eviction, or the end of its memory.
+            Self::Removed(Some(last)) => (last, true),
+            Self::Seen(pod) => (pod, pod.metadata.deletion_timestamp.is_some()),
         };
-        ended(pod).or_else(|| {
-            pod.metadata.deletion_timestamp.as_ref().map(|_| lost("the pod was deleted from outside"))
-        })
+        ended(pod, is_deleted).or_else(|| is_deleted.then(deleted))
     }
 }
 
-/// Whether an error says no more than that a container was killed.
-fn is_plain(error: &EnvironmentError) -> bool {
-    matches!(error, EnvironmentError::Lost(text) if text.contains("was stopped from outside"))
+fn deleted() -> EnvironmentError {
+    lost("the pod was deleted from outside")
 }
 
 fn lost(text: impl Into<String>) -> EnvironmentError {
@@ -169,13 +178,13 @@ pub(super) fn unschedulable(pod: &Pod) -> Option<String> {
         .then(|| condition.message.clone().or_else(|| condition.reason.clone()).unwrap_or_default())
 }
 
-fn ended(pod: &Pod) -> Option<EnvironmentError> {
+fn ended(pod: &Pod, is_deleted: bool) -> Option<EnvironmentError> {
     let status = pod.status.as_ref()?;
     let reason = status.reason.as_deref().unwrap_or_default();
     let message = status.message.as_deref().unwrap_or_default();
     match reason {
         // A pod that exceeds its own limit is ended for what its processes did.
-        "Evicted" if message.contains("exceeds") || message.contains("ephemeral local storage usage") => {
+        "Evicted" if OWN_LIMITS.iter().any(|words| message.contains(words)) => {
             return Some(EnvironmentError::Ended(format!("the pod was evicted: {message}")));
         }
         "Evicted" | "Preempting" | "Preempted" | "Shutdown" | "NodeShutdown" | "Terminated" => {
@@ -201,8 +210,9 @@ fn ended(pod: &Pod) -> Option<EnvironmentError> {
         let message = condition.message.as_deref().unwrap_or_default();
         return Some(lost(format!("the pod was evicted from its node: {message}")));
     }
-    let mut own = statuses(pod).filter(|status| status.name == MAIN || status.name == LINK);
-    let main = own.by_ref().find_map(|status| terminated(status.state.as_ref()?, &status.name));
+    let main = statuses(pod)
+        .filter(|status| status.name == MAIN)
+        .find_map(|status| terminated(status.state.as_ref()?, is_deleted));
     if main.is_some() {
         return main;
     }
@@ -222,14 +232,18 @@ fn ended(pod: &Pod) -> Option<EnvironmentError> {
     (status.phase.as_deref() == Some("Failed")).then(|| lost(format!("the pod failed: {reason}: {message}")))
 }
 
-fn terminated(state: &ContainerState, container: &str) -> Option<EnvironmentError> {
+/// The end of the link, if that is all that is known.
+fn link_ended(pod: &Pod) -> Option<EnvironmentError> {
+    let link = statuses(pod).find(|status| status.name == LINK)?;
+    let code = link.state.as_ref()?.terminated.as_ref()?.exit_code;
+    Some(lost(format!("the container {LINK} of the pod ended with exit code {code}")))
+}
+
+fn terminated(state: &ContainerState, is_deleted: bool) -> Option<EnvironmentError> {
     let end = state.terminated.as_ref()?;
     let reason = end.reason.as_deref().unwrap_or_default();
     let message = end.message.as_deref().unwrap_or_default();
     let code = end.exit_code;
-    if container == LINK {
-        return Some(lost(format!("the container {LINK} of the pod ended with exit code {code}")));
-    }
     Some(match (reason, code) {
         ("OOMKilled", _) => EnvironmentError::Ended(
             "the container ran out of memory, and the kernel killed its first process: raise environment.memory in \
@@ -239,9 +253,16 @@ fn terminated(state: &ContainerState, container: &str) -> Option<EnvironmentErro
         ("ContainerCannotRun" | "StartError", _) => {
             EnvironmentError::Start(format!("the container does not start: {message}"))
         }
-        (_, KILLED) => lost(format!(
-            "the container was stopped from outside, by a person or the node (exit code {code})"
-        )),
+        // A restarted node no longer has the container.
+        ("ContainerStatusUnknown", _) => lost(format!("the node lost the container: {message}")),
+        (_, KILLED) if is_deleted => deleted(),
+        // Runtimes can miss that the memory ran out, and a virtual machine does not report it. No process of the container
+        // can kill the guest itself, and a trial must not get another attempt because it used too much memory.
+        (_, KILLED) => EnvironmentError::Ended(
+            "the container's first process was killed, most likely because the memory ran out: raise \
+             environment.memory in task.toml or environment.override_memory in the job"
+                .to_owned(),
+        ),
         (_, code) if SIGNALS.contains(&code) => {
             EnvironmentError::Ended(format!("the container's first process was killed by signal {}", code - 128))
         }
@@ -267,6 +288,15 @@ mod tests {
     fn main_is(state: Value) -> PodView {
         let containers = [container(MAIN, state), container(LINK, json!({"running": {}}))];
         view(json!({"phase": "Running", "containerStatuses": containers}))
+    }
+
+    /// The statuses of a pod that has ended, in the order of kubelets: by name.
+    fn both_are(link: Value, main: Value) -> PodView {
+        view(json!({"phase": "Running", "containerStatuses": [container(LINK, link), container(MAIN, main)]}))
+    }
+
+    fn evicted(message: &str) -> PodView {
+        view(json!({"phase": "Failed", "reason": "Evicted", "message": message}))
     }
 
     #[test]
@@ -311,7 +341,14 @@ mod tests {
     #[test]
     fn only_an_end_from_inside_counts_against_the_trial() {
         let killed = json!({"terminated": {"exitCode": 137, "reason": "Error"}});
+        let out_of_memory = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        let completed = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
         for (inside, what, view) in [
+            (
+                true,
+                "the memory ran out, and the link ended with the guest",
+                both_are(completed, out_of_memory),
+            ),
             (
                 true,
                 "the memory ran out",
@@ -321,16 +358,40 @@ mod tests {
             (
                 true,
                 "its own storage",
-                view(json!({"phase": "Failed", "reason": "Evicted",
-                    "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."})),
+                evicted("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "),
             ),
-            (false, "killed from outside", main_is(killed.clone())),
+            (
+                true,
+                "the storage of main",
+                evicted("Container main exceeded its local ephemeral storage limit \"1Gi\". "),
+            ),
+            (
+                true,
+                "its own volume",
+                evicted("Usage of EmptyDir volume \"data\" exceeds the limit \"1Gi\". "),
+            ),
+            (true, "killed, and its runtime missed why", main_is(killed.clone())),
             (
                 false,
                 "pressure of the node",
-                view(
-                    json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}),
+                evicted(
+                    "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. Container main \
+                     was using 900Mi, which exceeds its request of 512Mi. ",
                 ),
+            ),
+            (
+                false,
+                "pressure of the node, in newer words",
+                evicted(
+                    "The node was low on resource: memory. Container main was using 900Mi, request is 512Mi, has larger \
+                     consumption of memory. ",
+                ),
+            ),
+            (false, "a condition of the node", evicted("The node had condition: [DiskPressure]. ")),
+            (
+                false,
+                "the node started again",
+                main_is(json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}})),
             ),
             (false, "the node is gone", view(json!({"phase": "Failed", "reason": "NodeLost"}))),
             (
@@ -352,6 +413,29 @@ mod tests {
             assert_eq!(matches!(end, EnvironmentError::Ended(_)), inside, "{what}: {end}");
         }
         assert!(main_is(json!({"running": {}})).end().is_none());
+    }
+
+    #[test]
+    fn the_end_of_the_link_alone_is_not_the_cause() {
+        let link = both_are(json!({"terminated": {"exitCode": 0}}), json!({"running": {}}));
+        assert!(link.cause().is_none());
+        let end = link.end().unwrap();
+        assert!(matches!(&end, EnvironmentError::Lost(text) if text.contains("link")), "{end}");
+        assert!(matches!(
+            main_is(json!({"terminated": {"exitCode": 1}})).cause(),
+            Some(EnvironmentError::Lost(_))
+        ));
+    }
+
+    #[test]
+    fn a_pod_that_is_killed_because_it_was_deleted_is_not_at_fault() {
+        let PodView::Seen(mut pod) = main_is(json!({"terminated": {"exitCode": 137, "reason": "Error"}}))
+        else {
+            unreachable!()
+        };
+        pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let end = PodView::Seen(pod).end().unwrap();
+        assert!(matches!(&end, EnvironmentError::Lost(text) if text.contains("deleted")), "{end}");
     }
 
     #[test]

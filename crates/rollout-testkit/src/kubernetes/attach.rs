@@ -70,7 +70,7 @@ pub(super) async fn connect(
     let (accept, version5) = handshake(&request)?;
     let spec = &object["spec"]["containers"];
     let name = query.get("container").unwrap_or_else(|| spec[0]["name"].as_str().unwrap_or_default());
-    let found = pod.container(name).filter(|container| container.ended.borrow().is_none());
+    let found = pod.container(name).filter(|container| container.exit_code().is_none());
     let found = found.ok_or_else(|| {
         Refusal::bad_request(format!("container {name} of pod {} is not running", key.name))
     })?;

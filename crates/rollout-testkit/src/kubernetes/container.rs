@@ -32,8 +32,8 @@ pub(super) struct Container {
     pub(super) stdin_once: bool,
     readers: Mutex<Vec<mpsc::Sender<Output>>>,
     log: Mutex<Vec<u8>>,
-    /// The exit code, once it ended.
-    pub(super) ended: watch::Sender<Option<i32>>,
+    /// The exit code, once it has ended.
+    ended: watch::Sender<Option<i32>>,
 }
 
 /// The settings of a container of a pod.
@@ -139,6 +139,11 @@ impl Container {
     /// The output so far.
     pub(super) fn log(&self) -> Vec<u8> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The exit code, if it has ended.
+    pub(super) fn exit_code(&self) -> Option<i32> {
+        *self.ended.borrow()
     }
 
     /// Waits for the exit code.

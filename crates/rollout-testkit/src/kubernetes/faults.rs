@@ -15,7 +15,9 @@ pub enum PodFault {
     SlowPull,
     /// The memory limit is reached this long after the containers started.
     OutOfMemory(Duration),
-    /// The pod is evicted this long after the containers started.
+    /// The pod is evicted for its own storage limit this long after the containers started.
+    StorageExceeded(Duration),
+    /// The pod is evicted because its node has little memory this long after the containers started.
     Evicted(Duration),
     /// The node is lost this long after the containers started.
     NodeLost(Duration),

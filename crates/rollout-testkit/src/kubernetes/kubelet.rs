@@ -13,7 +13,7 @@ use rollout_sandbox::{Network, RunningSandbox, SandboxLimits, SandboxSpec};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 
 use super::{
@@ -27,6 +27,16 @@ use crate::piped;
 
 /// How long each state of a failed pull is shown.
 const BACK_OFF: Duration = Duration::from_secs(3);
+
+/// How often a kubelet looks at its containers. It reports together what has ended since the last time.
+const RELIST: Duration = Duration::from_secs(1);
+
+/// The messages of a kubelet that evicts a pod.
+pub(super) const LOW_STORAGE: &str = "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, \
+    available: 9Gi. Container main was using 2Gi, which exceeds its request of 0. ";
+const LOW_MEMORY: &str = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. Container \
+    main was using 900Mi, which exceeds its request of 512Mi. ";
+const STORAGE_EXCEEDED: &str = "Container main exceeded its local ephemeral storage limit \"1Gi\". ";
 
 /// The directory of the volumes inside a sandbox.
 const VOLUMES: &str = "/var/local/volumes";
@@ -290,16 +300,38 @@ async fn live(cluster: &Arc<ClusterState>, pod: &Arc<Pod>, object: &Value) {
     let _running = CountDown(cluster);
     plan_faults(pod);
     let mut failed = !all;
-    for (name, container) in started {
-        let code = container.end().await;
-        failed |= code != 0;
+    // Only the first container has processes of the trial.
+    let first = object["spec"]["containers"][0]["name"].as_str().unwrap_or_default();
+    let mut relist = interval(RELIST);
+    while !started.is_empty() {
+        relist.tick().await;
+        let mut ended = Vec::new();
+        started.retain(|(name, container)| match container.exit_code() {
+            Some(code) => {
+                ended.push((name.clone(), code));
+                false
+            }
+            None => true,
+        });
         let out_of_memory = pod.out_of_memory.load(Ordering::Relaxed);
-        let reason = match code {
-            0 => "Completed",
-            _ if out_of_memory => "OOMKilled",
-            _ => "Error",
-        };
-        cluster.update_pod(pod, |object| set_state(object, &name, terminated(code, reason, None)));
+        let states: Vec<_> = ended
+            .into_iter()
+            .map(|(name, code)| match (code, out_of_memory) {
+                (0, _) => (name, 0, "Completed"),
+                (code, true) if name == first => (name, code, "OOMKilled"),
+                // The others are not killed, and end by themselves because the first has ended.
+                (_, true) => (name, 0, "Completed"),
+                (code, false) => (name, code, "Error"),
+            })
+            .collect();
+        failed |= states.iter().any(|(_, code, _)| *code != 0);
+        if !states.is_empty() {
+            cluster.update_pod(pod, |object| {
+                for (name, code, reason) in states {
+                    set_state(object, &name, terminated(code, reason, None));
+                }
+            });
+        }
     }
     let phase = if failed { "Failed" } else { "Succeeded" };
     cluster.update_pod(pod, |object| finish(object, phase, None));
@@ -468,9 +500,8 @@ async fn start_container(
 fn plan_faults(pod: &Arc<Pod>) {
     let fault = pod.fault(|fault| match fault {
         PodFault::OutOfMemory(delay) => Some((*delay, Order::OutOfMemory)),
-        PodFault::Evicted(delay) => {
-            Some((*delay, Order::Evict("The node was low on resource: memory.".to_owned())))
-        }
+        PodFault::Evicted(delay) => Some((*delay, Order::Evict(LOW_MEMORY.to_owned()))),
+        PodFault::StorageExceeded(delay) => Some((*delay, Order::Evict(STORAGE_EXCEEDED.to_owned()))),
         PodFault::NodeLost(delay) => Some((*delay, Order::LoseNode)),
         _ => None,
     });

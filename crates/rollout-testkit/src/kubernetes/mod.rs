@@ -199,8 +199,7 @@ impl KubernetesServer {
 
     /// Evicts a pod, as a node without free disk space does. Returns whether there is such a pod.
     pub fn evict(&self, namespace: &str, pod: &str) -> bool {
-        let message = "The node was low on resource: ephemeral-storage.".to_owned();
-        self.cluster.order(namespace, pod, kubelet::Order::Evict(message))
+        self.cluster.order(namespace, pod, kubelet::Order::Evict(kubelet::LOW_STORAGE.to_owned()))
     }
 
     /// Kills a pod's processes as the kernel does when their memory is used up. Returns whether there is such a pod.

@@ -47,7 +47,11 @@ pub(super) fn bind(pod: &mut Value) {
     for (list, statuses) in [("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")]
     {
         let waiting = json!({"waiting": {"reason": reason}});
-        let containers = pod["spec"][list].as_array().cloned().unwrap_or_default();
+        let mut containers = pod["spec"][list].as_array().cloned().unwrap_or_default();
+        if list == "containers" {
+            // Kubelets sort the statuses of containers, but not those of init containers.
+            containers.sort_by_key(|container| container["name"].as_str().map(str::to_owned));
+        }
         let all: Vec<Value> =
             containers.iter().map(|container| status(container, waiting.clone(), false)).collect();
         if !all.is_empty() {
