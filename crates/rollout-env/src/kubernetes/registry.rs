@@ -12,6 +12,7 @@ use rollout_core::{
     address::is_loopback_host,
     text::{chain, hex},
 };
+use rollout_sandbox::oci::exchange_identity;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -27,6 +28,10 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// What a token of a registry is for.
+const PULL: &str = "pull";
+const PUSH: &str = "pull,push";
 
 /// The attempts at a registry that cannot answer.
 const TRIES: u32 = 3;
@@ -54,6 +59,8 @@ pub(super) enum NotRead {
 /// A client for registries.
 pub(super) struct Registries {
     client: Client,
+    /// The registries that are reached by plain HTTP.
+    insecure: Vec<String>,
     credentials: Credentials,
 }
 
@@ -66,21 +73,44 @@ impl Registries {
             insecure.push(host.to_owned());
         }
         let client = Client::new(ClientConfig {
-            protocol: ClientProtocol::HttpsExcept(insecure),
+            protocol: ClientProtocol::HttpsExcept(insecure.clone()),
             read_timeout: Some(SILENCE),
             connect_timeout: Some(CONNECT),
             user_agent: concat!("rollout/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         });
-        Self { client, credentials }
+        Self { client, insecure, credentials }
     }
 
-    async fn auth(&self, image: &str) -> RegistryAuth {
-        let Some(found) = self.credentials.of_image(image).await else { return RegistryAuth::Anonymous };
-        match (found.username, found.password, found.registrytoken) {
-            (Some(user), Some(password), _) => RegistryAuth::Basic(user, password),
-            (_, _, Some(token)) => RegistryAuth::Bearer(token),
+    async fn auth(&self, image: &Reference, actions: &str) -> RegistryAuth {
+        let Some(found) = self.credentials.of_image(&image.whole()).await else {
+            return RegistryAuth::Anonymous;
+        };
+        if let Some(token) = found.registrytoken {
+            return RegistryAuth::Bearer(token);
+        }
+        match (found.identitytoken, found.username, found.password) {
+            (Some(identity), ..) => self.exchange(image, actions, identity).await,
+            (None, Some(user), Some(password)) => RegistryAuth::Basic(user, password),
             _ => RegistryAuth::Anonymous,
+        }
+    }
+
+    /// Exchanges an identity token, which the client cannot do itself. After an error, the registry rejects the request.
+    async fn exchange(&self, image: &Reference, actions: &str, identity: String) -> RegistryAuth {
+        let host = image.resolve_registry();
+        let scheme = if self.insecure.iter().any(|insecure| insecure == host) { "http" } else { "https" };
+        let registry = format!("{scheme}://{host}");
+        match exchange_identity(&registry, (image.repository(), actions), identity).await {
+            Ok(token) => token.map_or(RegistryAuth::Anonymous, RegistryAuth::Bearer),
+            Err(error) => {
+                tracing::warn!(
+                    registry,
+                    error = chain(&error),
+                    "the login for a registry cannot be used"
+                );
+                RegistryAuth::Anonymous
+            }
         }
     }
 
@@ -88,7 +118,7 @@ impl Registries {
     pub(super) async fn read(&self, image: &str) -> Result<(String, ImageFacts), NotRead> {
         let invalid = |why: String| NotRead::Missing(format!("{image}: {why}"));
         let reference: Reference = image.parse().map_err(|error| invalid(format!("{error}")))?;
-        let auth = self.auth(image).await;
+        let auth = self.auth(&reference, PULL).await;
         let mut tries = 1;
         let (_, digest, config) = loop {
             match self.client.pull_manifest_and_config(&reference, &auth).await {
@@ -114,7 +144,7 @@ impl Registries {
     /// Whether a registry has an image. Errors count as no: the next step then fails with its own message.
     pub(super) async fn has(&self, image: &str) -> bool {
         let Ok(reference) = image.parse::<Reference>() else { return false };
-        let auth = self.auth(image).await;
+        let auth = self.auth(&reference, PULL).await;
         self.client.fetch_manifest_digest(&reference, &auth).await.is_ok()
     }
 
@@ -140,7 +170,7 @@ impl Registries {
         });
         let layers = [ImageLayer::oci_v1(layer, None)];
         let config = Config::oci_v1(config.to_string().into_bytes(), None);
-        let auth = self.auth(&image).await;
+        let auth = self.auth(&reference, PUSH).await;
         let pushed = self.client.push(&reference, &layers, config, &auth, None).await;
         pushed.map_err(|error| failed(chain(&error)))?;
         Ok(image)
@@ -189,6 +219,10 @@ fn is_temporary(error: &OciDistributionError) -> bool {
             error.status().is_none_or(|status| status.is_server_error() || status.as_u16() == 429)
         }
         OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
+        // An answer with a body in the form of the protocol has lost its status.
+        OciDistributionError::RegistryError { envelope, .. } => {
+            envelope.errors.iter().any(|error| error.code == OciErrorCode::Toomanyrequests)
+        }
         OciDistributionError::IoError(_) => true,
         _ => false,
     }
@@ -220,6 +254,11 @@ fn healthcheck(check: &Value, words: &dyn Fn(&Value) -> Vec<String>) -> Option<I
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
     use super::*;
 
     #[test]
@@ -239,6 +278,69 @@ mod tests {
             facts(&json!({"User": ""})),
             ImageFacts { workdir: "/".to_owned(), ..ImageFacts::default() }
         );
+    }
+
+    /// Answers requests one after the other, and returns them.
+    async fn serve(listener: TcpListener, answers: &[String]) -> Vec<String> {
+        let mut asked = Vec::new();
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            let is_complete = |request: &[u8]| {
+                let text = String::from_utf8_lossy(request);
+                let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                length.is_none_or(|length| length.parse() == Ok(body.len()))
+            };
+            while !is_complete(&request) {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0, "the request ends early");
+            }
+            asked.push(String::from_utf8(request).unwrap());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        asked
+    }
+
+    #[tokio::test]
+    async fn an_identity_token_is_exchanged_for_a_token_that_permits_a_push() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let challenge =
+            format!("Bearer realm=\"http://{address}/token\",service=\"tests\",scope=\"registry:x:*\"");
+        let answers = [
+            format!(
+                "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: {challenge}\r\nContent-Length: 0\r\n\
+                 Connection: close\r\n\r\n"
+            ),
+            "HTTP/1.1 200 OK\r\nContent-Length: 24\r\nConnection: close\r\n\r\n{\"access_token\":\"short\"}"
+                .to_owned(),
+        ];
+        // The command `az acr login` stores a user without a password beside the token.
+        let login = json!({"auth": "MDAwOg==", "identitytoken": "secret"});
+        let credentials = serde_json::from_value(json!({"auths": {(address.clone()): login}})).unwrap();
+        let registries = Registries::new(&[], &address, credentials);
+        let image: Reference = format!("{address}/team/rollout-guest:1").parse().unwrap();
+        let (auth, asked) = tokio::join!(registries.auth(&image, PUSH), serve(listener, &answers));
+        assert_eq!(auth, RegistryAuth::Bearer("short".to_owned()));
+        assert!(asked[0].starts_with("GET /v2/ "), "{}", asked[0]);
+        for part in
+            ["POST /token ", "refresh_token=secret", "scope=repository%3Ateam%2Frollout-guest%3Apull%2Cpush"]
+        {
+            assert!(asked[1].contains(part), "{}", asked[1]);
+        }
+    }
+
+    #[test]
+    fn a_registry_that_counts_requests_is_asked_again() {
+        let answer = |code: &str| OciDistributionError::RegistryError {
+            envelope: serde_json::from_value(
+                json!({"errors": [{"code": code, "message": "", "detail": null}]}),
+            )
+            .unwrap(),
+            url: "https://registry.example.com/v2/".to_owned(),
+        };
+        assert!(is_temporary(&answer("TOOMANYREQUESTS")));
+        assert!(!is_temporary(&answer("DENIED")));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use reqwest::{Response, Url, header};
 use serde::Deserialize;
 
 use super::{
-    RegistryLogin,
+    PATIENCE, RegistryLogin,
     answer::{accepted, connection_failed, host_of, text},
     clients::RegistryClients,
     error::ImageRegistryError,
@@ -41,12 +41,47 @@ enum Challenge {
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
+/// Exchanges an identity token, as `docker login` stores it for some registries, for a token that permits these actions
+/// on a repository, such as `pull,push`. `registry` is an address such as `https://registry.example.com`. None if the
+/// registry uses no tokens.
+pub async fn exchange_identity(
+    registry: &str,
+    (repository, actions): (&str, &str),
+    identity: String,
+) -> Result<Option<String>, ImageRegistryError> {
+    let clients = RegistryClients::new(PATIENCE);
+    let host = registry.split_once("://").map_or(registry, |(_, host)| host).to_owned();
+    let request = clients.ordinary().await?.get(format!("{registry}/v2/"));
+    let asked = tokio::time::timeout(PATIENCE, request.send()).await;
+    let asked = asked.map_err(|_| ImageRegistryError::Stalled { host: host.clone(), time: PATIENCE })?;
+    let answer = asked.map_err(|source| connection_failed(host, source))?;
+    let login = RegistryLogin::Identity(identity);
+    // The challenge is about the registry, not about the repository.
+    let scope = |_| format!("repository:{repository}:{actions}");
+    Ok(match authorize_for(&clients, &answer, &login, scope, PATIENCE).await? {
+        Some(Authorization::Bearer(token)) => Some(token),
+        _ => None,
+    })
+}
+
 /// Gets what a registry requires, after it rejected a request; None if nothing can be done.
 pub(super) async fn authorize(
     clients: &RegistryClients,
     rejection: &Response,
     login: &RegistryLogin,
     repository: &str,
+    patience: Duration,
+) -> Result<Option<Authorization>, ImageRegistryError> {
+    let scope = |asked: Option<String>| asked.unwrap_or_else(|| format!("repository:{repository}:pull"));
+    authorize_for(clients, rejection, login, scope, patience).await
+}
+
+/// The same. `scope` makes the scope of the token, from the one that the registry asks for.
+async fn authorize_for(
+    clients: &RegistryClients,
+    rejection: &Response,
+    login: &RegistryLogin,
+    scope: impl FnOnce(Option<String>) -> String,
     patience: Duration,
 ) -> Result<Option<Authorization>, ImageRegistryError> {
     let headers = rejection.headers().get_all(header::WWW_AUTHENTICATE);
@@ -59,7 +94,7 @@ pub(super) async fn authorize(
     };
     match challenges.into_iter().next() {
         Some(Challenge::Basic) => Ok(basic()),
-        Some(Challenge::Bearer { realm, service, scope }) => {
+        Some(Challenge::Bearer { realm, service, scope: asked }) => {
             let invalid = |problem: &str| ImageRegistryError::Invalid {
                 host: host_of(rejection.url()),
                 problem: problem.to_owned(),
@@ -70,10 +105,10 @@ pub(super) async fn authorize(
             if rejection.url().scheme() == "https" && realm.scheme() != "https" {
                 return Err(invalid("its token service does not use HTTPS"));
             }
-            let scope = scope.unwrap_or_else(|| format!("repository:{repository}:pull"));
+            let scope = scope(asked);
             let host = host_of(&realm);
-            let asked = token(clients, realm, service.as_deref(), &scope, login);
-            let answered = tokio::time::timeout(patience, asked).await;
+            let sent = token(clients, realm, service.as_deref(), &scope, login);
+            let answered = tokio::time::timeout(patience, sent).await;
             let token = answered.map_err(|_| ImageRegistryError::Stalled { host, time: patience })??;
             Ok(Some(Authorization::Bearer(token)))
         }

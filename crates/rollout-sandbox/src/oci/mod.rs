@@ -30,6 +30,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use oci_client::Reference;
 use tokio::sync::Semaphore;
 
+pub use authorization::exchange_identity;
 pub use error::{ImageRegistryError, PullError};
 pub use import::ImageSource;
 
