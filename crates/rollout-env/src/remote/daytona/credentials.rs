@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_and_a_login_that_is_over_are_different_errors() {
+    fn a_missing_key_and_a_login_that_has_expired_are_different_errors() {
         let (empty, _home) = access(&[], None);
         assert!(Credentials::find(&empty).unwrap().is_none());
         let token = json!({"token": {"accessToken": "jwt", "expiresAt": "2020-01-01T00:00:00Z"}});
         let (late, _home) = access(&[], Some(&file(&token)));
         let error = Credentials::find(&late).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("is over") && !error.contains("jwt"), "{error}");
+        assert!(error.contains("has expired") && !error.contains("jwt"), "{error}");
     }
 }

@@ -64,7 +64,8 @@ impl SnapshotBuild {
             let local =
                 |error: io::Error| CloudError::Build(format!("cannot pack the build context: {error}"));
             let file = tempfile::NamedTempFile::new().map_err(local)?;
-            let (size, sha256) = pack(source, file.path()).map_err(local)?;
+            let (content, path) = (source.clone(), file.path().to_owned());
+            let (size, sha256) = blocking(move || pack(&content, &path)).await.map_err(local)?;
             refuse_links(file.path()).await?;
             access.put(api, &source.key, &Archive { path: file.path(), size, sha256 }).await?;
         }
