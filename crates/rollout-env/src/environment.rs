@@ -24,6 +24,8 @@ pub use self::{
     start::{ImageHealthcheck, ImageStartup, StartReport},
 };
 
+#[cfg(any(feature = "kubernetes", feature = "remote"))]
+pub(crate) use self::start::with_reasons;
 use crate::{
     compose::{BuildOptions, ContainerSettings},
     log::LogWriter,

@@ -50,7 +50,7 @@ use crate::{
     dockerfile::check_dockerfile,
     environment::{
         Demand, Environment, EnvironmentError, EnvironmentOffer, EnvironmentSpec, Facts, ImageProblem,
-        ImageRequest, PreparedImage, Provider, ResourceLimits,
+        ImageRequest, PreparedImage, Provider, ResourceLimits, with_reasons,
     },
     host::{HostPaths, KubernetesAccess},
     preparations::Preparations,
@@ -305,19 +305,8 @@ impl Provider for Kubernetes {
             grace: self.settings.grace,
             user,
         };
-        let (sender, mut reasons) = watch::channel(String::new());
-        let mut creation = std::pin::pin!(clerk.create(pod, until, sender));
-        let (owned, view) = loop {
-            tokio::select! {
-                created = &mut creation => break created?,
-                Ok(()) = reasons.changed() => {
-                    let reason = reasons.borrow_and_update().clone();
-                    if let Some(waits) = spec.waits {
-                        waits.waits_for(&reason);
-                    }
-                }
-            }
-        };
+        let (sender, reasons) = watch::channel(String::new());
+        let (owned, view) = with_reasons(clerk.create(pod, until, sender), reasons, spec.waits).await?;
         let cluster = Arc::clone(&self.cluster);
         Ok(Box::new(RunningPod::start(cluster, new, owned, view, until, spec.waits).await?))
     }

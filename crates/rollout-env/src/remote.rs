@@ -353,13 +353,14 @@ impl Provider for Remote {
             }),
         };
         let plan = Arc::new(plan);
-        let owned = self.cloud.desk.create(Arc::clone(&plan), until).await?;
+        let owned = self.cloud.desk.create(Arc::clone(&plan), until, spec.waits).await?;
         // From now on it is paid for, whether it starts or not.
         let mut bill =
             StartBill { price: self.cloud.backend.price(size), since: Instant::now(), report: spec.waits };
         let cloud = Arc::clone(&self.cloud);
         let (user, workdir) = (self.user.clone(), spec.workdir);
-        let environment = RemoteSandbox::start(cloud, owned, plan, user, workdir, facts, until).await?;
+        let environment =
+            RemoteSandbox::start(cloud, owned, plan, (user, workdir), facts, until, spec.waits).await?;
         if let Some(workdir) = workdir {
             environment.make_dirs(&[workdir], false).await?;
         }

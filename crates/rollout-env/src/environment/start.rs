@@ -76,3 +76,23 @@ impl fmt::Debug for dyn StartReport + '_ {
         f.write_str("StartReport")
     }
 }
+
+/// Runs the work of a start, and reports what it waits for: each change of `reasons`.
+#[cfg(any(feature = "kubernetes", feature = "remote"))]
+pub(crate) async fn with_reasons<T>(
+    work: impl Future<Output = T>,
+    mut reasons: tokio::sync::watch::Receiver<String>,
+    report: Option<&dyn StartReport>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            Ok(()) = reasons.changed() => {
+                if let Some(report) = report {
+                    report.waits_for(&reasons.borrow_and_update().clone());
+                }
+            }
+        }
+    }
+}

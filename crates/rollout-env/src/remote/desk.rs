@@ -19,7 +19,7 @@ use tokio::{
 
 use super::backend::{Backend, CloudError, CloudSandbox, SandboxPlan};
 use crate::{
-    environment::EnvironmentError,
+    environment::{EnvironmentError, StartReport, with_reasons},
     work_thread::{WorkHandle, WorkThread},
 };
 
@@ -129,25 +129,25 @@ impl Desk {
         &self,
         plan: Arc<SandboxPlan>,
         until: Instant,
+        waits: Option<&dyn StartReport>,
     ) -> Result<OwnedSandbox, EnvironmentError> {
         let (handle, open, call) = (self.thread.handle()?, self.open.clone(), self.open.begin());
+        let (sender, reasons) = watch::channel(String::new());
         // Tells the thread when this future is dropped.
         let (_caller, gone) = oneshot::channel();
         // If the caller is gone, the sandbox is dropped before the call: its deletion begins before the creation ends.
-        let (created, _call) = self
-            .thread
-            .ask(move |work| {
-                async move {
-                    let created =
-                        work.create(&plan, until, gone).await.map(|Created { id, began, is_ambiguous }| {
-                            let key = is_ambiguous.then(|| plan.key().to_owned());
-                            OwnedSandbox { handle, open, id, began, key, armed: true }
-                        });
-                    (created, call)
-                }
-                .boxed()
-            })
-            .await?;
+        let creation = self.thread.ask(move |work| {
+            async move {
+                let created = work.create(&plan, until, gone, &sender).await;
+                let created = created.map(|Created { id, began, is_ambiguous }| {
+                    let key = is_ambiguous.then(|| plan.key().to_owned());
+                    OwnedSandbox { handle, open, id, began, key, armed: true }
+                });
+                (created, call)
+            }
+            .boxed()
+        });
+        let (created, _call) = with_reasons(creation, reasons, waits).await?;
         created
     }
 
@@ -251,12 +251,13 @@ struct Created {
 
 impl CloudWork {
     /// Creates a sandbox, and waits for a vendor that has no room or does not answer. Waits no longer when the sender of
-    /// `gone` is dropped.
+    /// `gone` is dropped. `waits` receives what it waits for.
     async fn create(
         &self,
         plan: &SandboxPlan,
         until: Instant,
         mut gone: oneshot::Receiver<Infallible>,
+        waits: &watch::Sender<String>,
     ) -> Result<Created, EnvironmentError> {
         let mut wait = FIRST_WAIT;
         let mut pause = Duration::ZERO;
@@ -291,7 +292,8 @@ impl CloudWork {
                 }
                 return Err(creation_failure(error));
             }
-            tracing::info!(sandbox = plan.name, reason = %error, "waiting to create a sandbox");
+            // The trial may be cancelled.
+            let _ = waits.send(format!("the creation of its sandbox: {error}"));
             if let CloudError::Busy { .. } = error {
                 // The vendor asks all of this process to wait.
                 let mut not_before = self.not_before.lock().await;

@@ -22,7 +22,7 @@ use super::{
     image::DESCRIPTION,
 };
 use crate::{
-    environment::{EnvironmentError, Exit, Facts, FileRead, ImageStartup},
+    environment::{EnvironmentError, Exit, Facts, FileRead, ImageStartup, StartReport},
     guest::{Dial, DialError, Guest, GuestSession, GuestStream},
     guest_environment::{GuestEnvironment, GuestPlace},
 };
@@ -129,14 +129,14 @@ impl RemoteSandbox {
         cloud: Arc<Cloud>,
         owned: OwnedSandbox,
         plan: Arc<SandboxPlan>,
-        user: Option<String>,
-        workdir: Option<&str>,
+        (user, workdir): (Option<String>, Option<&str>),
         mut facts: Facts,
         until: Instant,
+        waits: Option<&dyn StartReport>,
     ) -> Result<GuestEnvironment<Self>, EnvironmentError> {
         let since = Instant::now();
         let id = owned.id().to_owned();
-        await_start(&cloud, &id, until).await?;
+        await_start(&cloud, &id, until, waits).await?;
         let end = owned.began().checked_add(plan.lifetime).map(|end| (end, plan.lifetime));
         let life = Life { was_killed: Arc::default(), end };
         let dial = SandboxDial {
@@ -207,7 +207,13 @@ impl RemoteSandbox {
 }
 
 /// Waits until a sandbox runs.
-async fn await_start(cloud: &Cloud, id: &str, until: Instant) -> Result<(), EnvironmentError> {
+async fn await_start(
+    cloud: &Cloud,
+    id: &str,
+    until: Instant,
+    waits: Option<&dyn StartReport>,
+) -> Result<(), EnvironmentError> {
+    let mut reported = String::new();
     loop {
         let reason = match timeout(CALL_TIMEOUT, cloud.backend.state(id)).await {
             Ok(Ok(SandboxState::Running)) => return Ok(()),
@@ -225,6 +231,12 @@ async fn await_start(cloud: &Cloud, id: &str, until: Instant) -> Result<(), Envi
         if Instant::now() + POLL > until {
             let text = format!("the sandbox {id} did not start in time: {reason}");
             return Err(EnvironmentError::Start(text));
+        }
+        if reason != reported {
+            if let Some(waits) = waits {
+                waits.waits_for(&format!("the start of its sandbox: {reason}"));
+            }
+            reported = reason;
         }
         sleep(POLL).await;
     }

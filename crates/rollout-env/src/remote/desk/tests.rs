@@ -131,13 +131,16 @@ async fn given_up(backend: Trouble) -> (String, Duration) {
     };
     let (work, began) = (work(backend), Instant::now());
     let (caller, gone) = oneshot::channel();
-    let creation = work.create(&plan, began + Duration::from_secs(600), gone);
+    let waits = watch::Sender::default();
+    let creation = work.create(&plan, began + Duration::from_secs(600), gone, &waits);
     let leave = async {
         sleep(Duration::from_millis(100)).await;
         drop(caller);
     };
     let (created, ()) = tokio::join!(creation, leave);
     let error = created.map(|created| created.id).unwrap_err();
+    let waited = waits.borrow().clone();
+    assert!(waited.starts_with("the creation of its sandbox: "), "{waited}");
     (error.to_string(), began.elapsed())
 }
 
