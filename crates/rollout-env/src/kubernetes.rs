@@ -14,6 +14,7 @@ mod names;
 mod network;
 mod owner;
 mod pod;
+mod probe;
 mod registry;
 mod settings;
 mod state;
@@ -43,6 +44,7 @@ use self::{
     environment::{NewPod, RunningPod},
     images::ClusterImages,
     pod::PodPlan,
+    probe::PolicyProbe,
     settings::PodNetwork,
     sweep::Sweep,
 };
@@ -158,6 +160,7 @@ pub(super) struct Kubernetes {
     prepared: Preparations,
     /// The owner of the policy of pods without a network, if there is one.
     policy: Mutex<Option<Value>>,
+    probe: PolicyProbe,
 }
 
 impl Kubernetes {
@@ -177,6 +180,7 @@ impl Kubernetes {
             settings,
             prepared: Preparations::default(),
             policy: Mutex::default(),
+            probe: PolicyProbe::default(),
         })
     }
 
@@ -212,7 +216,8 @@ impl Provider for Kubernetes {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![
-            "the limit on processes is not enforced: Kubernetes has no setting for it in pods; nodes may have one"
+            "the limit on processes is not enforced: Kubernetes has no setting for it in pods; set `podPidsLimit` on \
+             the nodes"
                 .to_owned(),
             "installations of agents are not stored: kubernetes has no snapshots".to_owned(),
         ];
@@ -277,8 +282,9 @@ impl Provider for Kubernetes {
             guest_image,
             user: user.as_deref(),
         };
+        let has_network = plan.has_network();
         // The network of a pod can also be taken away later.
-        if !plan.has_network() || self.settings.network_policy {
+        if !has_network || self.settings.network_policy {
             let mut policy = self.policy.lock().await;
             if policy.as_ref() != Some(&owner) {
                 network::isolate_run(&self.cluster, owner.clone()).await?;
@@ -308,7 +314,11 @@ impl Provider for Kubernetes {
         let (sender, reasons) = watch::channel(String::new());
         let (owned, view) = with_reasons(clerk.create(pod, until, sender), reasons, spec.waits).await?;
         let cluster = Arc::clone(&self.cluster);
-        Ok(Box::new(RunningPod::start(cluster, new, owned, view, until, spec.waits).await?))
+        let pod = RunningPod::start(cluster, new, owned, view, until, spec.waits).await?;
+        if self.settings.network_policy && !has_network {
+            self.probe.check(&pod).await?;
+        }
+        Ok(Box::new(pod))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
