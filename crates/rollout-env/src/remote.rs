@@ -18,8 +18,15 @@ pub(crate) mod modal;
 mod place;
 mod settings;
 mod sweep;
+mod used_places;
 
-use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use secrecy::SecretString;
@@ -38,10 +45,12 @@ pub(crate) use self::{
     },
     image::{AddedFile, ImageSource, added_archive, added_files},
     settings::CloudTimes,
+    used_places::PlaceSettings,
 };
 use self::{
-    desk::{Desk, patiently, unhurried},
+    desk::{CLEAN_COMMAND, Desk, patiently, unhurried},
     place::RemoteSandbox,
+    used_places::{record, recorded},
 };
 use crate::{
     docker::Owner,
@@ -63,25 +72,57 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(30);
 /// The client of an account, or why it cannot be used.
 type OpenedBackend = Result<Box<dyn Backend>, CloudConnectError>;
 
-/// The accounts for which there are credentials on this machine, to list and delete what Rollout left in them.
-pub async fn accounts(place: &HostPaths) -> Vec<Result<CloudAccount, CloudConnectError>> {
-    let mut backends: Vec<(&'static str, OpenedBackend)> = Vec::new();
+/// Opens a place in the user's account at a vendor. `None` without credentials.
+type OpenAccount = fn(&HostPaths, &PlaceSettings) -> Option<OpenedBackend>;
+
+/// The vendors of this build.
+const VENDORS: &[(&str, OpenAccount)] = &[
     #[cfg(feature = "daytona")]
-    backends.extend(daytona::account(place).map(|backend| ("daytona", backend)));
+    ("daytona", daytona::account),
     #[cfg(feature = "e2b")]
-    backends.extend(e2b::account(place).map(|backend| ("e2b", backend)));
+    ("e2b", e2b::account),
     #[cfg(feature = "fly")]
-    backends.extend(fly::account(place).map(|backend| ("fly", backend)));
+    ("fly", fly::account),
     #[cfg(feature = "modal")]
-    backends.extend(modal::account(place).map(|backend| ("modal", backend)));
+    ("modal", modal::account),
+];
+
+/// The accounts for which there are credentials on this machine, to list and delete what Rollout left in them: the
+/// default place of each, and the places that jobs of this machine have used.
+pub async fn accounts(place: &HostPaths) -> Vec<Result<CloudAccount, CloudConnectError>> {
     let mut accounts = Vec::new();
-    for (name, backend) in backends {
-        accounts.push(match backend {
-            Ok(backend) => CloudAccount::open(name, backend).await,
-            Err(error) => Err(error),
-        });
+    for (name, open) in VENDORS {
+        for (backend, file) in places(place, name, *open) {
+            accounts.push(match backend {
+                Ok(backend) => CloudAccount::open(name, backend, file).await,
+                Err(error) => Err(error),
+            });
+        }
     }
     accounts
+}
+
+/// The places of an account, each once, with the files that record them.
+fn places(place: &HostPaths, vendor: &str, open: OpenAccount) -> Vec<(OpenedBackend, Option<PathBuf>)> {
+    let used = recorded(&place.state_dir, vendor).into_iter().map(|(settings, file)| (settings, Some(file)));
+    let mut seen = Vec::new();
+    let mut places = Vec::new();
+    for (settings, file) in [(PlaceSettings::new(), None)].into_iter().chain(used) {
+        match open(place, &settings) {
+            None => break,
+            Some(Ok(backend)) if seen.contains(&backend.place()) => {}
+            Some(Ok(backend)) => {
+                seen.push(backend.place());
+                places.push((Ok(backend), file));
+            }
+            // The credentials are the same for all.
+            Some(Err(error)) => {
+                places.push((Err(error), file));
+                break;
+            }
+        }
+    }
+    places
 }
 
 /// Why a cloud cannot be used.
@@ -152,6 +193,7 @@ impl Remote {
     /// twice, because clients belong to the runtime that uses them.
     pub(crate) async fn start(
         name: &'static str,
+        state_dir: &Path,
         times: CloudTimes,
         user: Option<String>,
         no_network: bool,
@@ -159,6 +201,9 @@ impl Remote {
     ) -> Result<Self, CloudConnectError> {
         let backend = open();
         check(name, &*backend).await?;
+        if let Err(error) = record(state_dir, name, &backend.place()) {
+            tracing::warn!(%error, "cannot record where sandboxes are created, so `{CLEAN_COMMAND}` may not find them");
+        }
         match sweep::sweep(&*backend).await {
             Ok(swept) => {
                 if swept.deleted > 0 {
@@ -426,6 +471,31 @@ fn random_hex() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "modal")]
+    #[tokio::test]
+    async fn the_places_that_jobs_have_used_are_cleaned_each_once() {
+        use crate::host::{CloudAccess, DockerAccess, KubernetesAccess};
+        let state = tempfile::tempdir().unwrap();
+        let host = |variables: &[&str]| HostPaths {
+            state_dir: state.path().to_owned(),
+            helper: PathBuf::new(),
+            docker: DockerAccess::default(),
+            kubernetes: KubernetesAccess::default(),
+            clouds: CloudAccess::from_variables(|name| variables.contains(&name).then(|| "x".into())),
+        };
+        let logged_in = host(&["MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"]);
+        let place = |value: serde_json::Value| value.as_object().unwrap().clone();
+        for used in [json!({"app": "rollout"}), json!({"app": "team", "environment": "dev"})] {
+            record(state.path(), "modal", &place(used)).unwrap();
+        }
+        let found: Vec<String> = places(&logged_in, "modal", modal::account)
+            .into_iter()
+            .map(|(backend, _)| backend.unwrap().description())
+            .collect();
+        assert_eq!(found, ["app rollout in the default environment", "app team in the environment dev"]);
+        assert!(places(&host(&[]), "modal", modal::account).is_empty());
+    }
 
     #[test]
     fn names_are_what_vendors_accept() {

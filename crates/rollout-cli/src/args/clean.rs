@@ -32,6 +32,10 @@ pub(crate) struct Clean {
     #[arg(long)]
     pub all_providers: bool,
 
+    /// Also delete cloud sandboxes that other machines created, even if their jobs are running
+    #[arg(long, requires = "all_providers")]
+    pub other_machines: bool,
+
     /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,

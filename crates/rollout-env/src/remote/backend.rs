@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 
-use super::image::ImageSource;
+use super::{image::ImageSource, used_places::PlaceSettings};
 use crate::{
     environment::Demand,
     guest::{DialError, GuestStream},
@@ -16,6 +16,12 @@ use rollout_core::quantity::{Bytes, Cpus};
 pub(crate) trait Backend: Send + Sync + 'static {
     /// The region and the account, for messages. Never a key.
     fn description(&self) -> String;
+
+    /// The settings of `provider_config` that choose where in the account the sandboxes are, with the values in use. Empty
+    /// if [`list`](Backend::list) returns those of the whole account.
+    fn place(&self) -> PlaceSettings {
+        PlaceSettings::new()
+    }
 
     /// Checks that the vendor accepts the credentials.
     async fn check(&self) -> Result<(), CloudError>;

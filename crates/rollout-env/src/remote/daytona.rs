@@ -30,8 +30,8 @@ use self::{
     snapshots::SnapshotBuild,
 };
 use super::{
-    Backend, CloudConnectError, CloudError, CloudImage, CloudSandbox, ImageSource, KEPT, MANAGED, Remote,
-    SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted, random_hex,
+    Backend, CloudConnectError, CloudError, CloudImage, CloudSandbox, ImageSource, KEPT, MANAGED,
+    PlaceSettings, Remote, SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted, random_hex,
 };
 use crate::{
     environment::Demand,
@@ -54,12 +54,15 @@ pub(crate) async fn connect(settings: Settings, place: &HostPaths) -> Result<Rem
     let open = move || -> Box<dyn Backend> {
         Box::new(Daytona::new(Arc::clone(&credentials), Arc::clone(&settings), Arc::clone(&links)))
     };
-    Remote::start(VENDOR, times, user, no_network, open).await
+    Remote::start(VENDOR, &place.state_dir, times, user, no_network, open).await
 }
 
-/// The account of the user, if there is a key.
-pub(super) fn account(place: &HostPaths) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
-    let credentials = Credentials::find(&place.clouds).transpose()?;
+/// The account of the user, if there is a key. It has one list of sandboxes.
+pub(super) fn account(
+    host: &HostPaths,
+    _place: &PlaceSettings,
+) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
+    let credentials = Credentials::find(&host.clouds).transpose()?;
     Some(credentials.map(|credentials| {
         let settings = Arc::new(Settings::usual());
         Box::new(Daytona::new(Arc::new(credentials), settings, Arc::default())) as Box<dyn Backend>

@@ -37,7 +37,7 @@ use self::{
 };
 use super::{
     Backend, CloudConnectError, CloudError, CloudImage, CloudSandbox, ImageSource, KEPT, KEY, MANAGED,
-    Remote, SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted,
+    PlaceSettings, Remote, SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted,
 };
 use crate::{
     environment::Demand,
@@ -63,12 +63,16 @@ pub(crate) async fn connect(settings: Settings, place: &HostPaths) -> Result<Rem
     let (times, user) = (settings.times(), settings.user.clone());
     let no_network = settings.network == SandboxNetwork::None;
     let shared = Arc::new(Shared::new(settings, place)?);
-    Remote::start(VENDOR, times, user, no_network, || Box::new(E2b::new(&shared))).await
+    let open = || -> Box<dyn Backend> { Box::new(E2b::new(&shared)) };
+    Remote::start(VENDOR, &place.state_dir, times, user, no_network, open).await
 }
 
-/// The user's account; `None` without credentials.
-pub(super) fn account(place: &HostPaths) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
-    match Shared::new(Settings::of_user(), place) {
+/// A place in the user's account; `None` without credentials.
+pub(super) fn account(
+    host: &HostPaths,
+    place: &PlaceSettings,
+) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
+    match Shared::new(Settings::of_place(place), host) {
         Ok(shared) => Some(Ok(Box::new(E2b::new(&Arc::new(shared))))),
         Err(CloudConnectError::NoCredentials { .. }) => None,
         Err(error) => Some(Err(error)),
@@ -221,6 +225,10 @@ fn template_of(reference: &str) -> Template {
 impl Backend for E2b {
     fn description(&self) -> String {
         self.shared.access.domain.clone()
+    }
+
+    fn place(&self) -> PlaceSettings {
+        PlaceSettings::from_iter([("domain".to_owned(), json!(self.shared.access.domain))])
     }
 
     async fn check(&self) -> Result<(), CloudError> {

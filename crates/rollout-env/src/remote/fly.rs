@@ -28,7 +28,7 @@ use self::{
 };
 use super::{
     Backend, CloudConnectError, CloudError, CloudImage, CloudSandbox, ImageSource, KEPT, KEY, MANAGED,
-    Remote, SandboxPlan, SandboxSize, SandboxState, Wanted,
+    PlaceSettings, Remote, SandboxPlan, SandboxSize, SandboxState, Wanted,
 };
 use crate::{
     environment::Demand,
@@ -40,12 +40,16 @@ use crate::{
 pub(crate) async fn connect(settings: Settings, place: &HostPaths) -> Result<Remote, CloudConnectError> {
     let (times, user) = (settings.times(), settings.user.clone());
     let shared = Shared::new(settings, place)?;
-    Remote::start(VENDOR, times, user, false, || Box::new(Fly::new(Arc::clone(&shared)))).await
+    let open = || -> Box<dyn Backend> { Box::new(Fly::new(Arc::clone(&shared))) };
+    Remote::start(VENDOR, &place.state_dir, times, user, false, open).await
 }
 
-/// The user's account; `None` without credentials.
-pub(super) fn account(place: &HostPaths) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
-    match Shared::new(Settings::of_user(), place) {
+/// A place in the user's account; `None` without credentials.
+pub(super) fn account(
+    host: &HostPaths,
+    place: &PlaceSettings,
+) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
+    match Shared::new(Settings::of_place(place), host) {
         Ok(shared) => Some(Ok(Box::new(Fly::new(shared)))),
         Err(CloudConnectError::NoCredentials { .. }) => None,
         Err(error) => Some(Err(error)),
@@ -138,6 +142,15 @@ impl Backend for Fly {
             Some(region) => format!("{app} in {region}"),
             None => app,
         }
+    }
+
+    /// An app without a name is searched in the organization.
+    fn place(&self) -> PlaceSettings {
+        let (key, name) = match self.shared.app_name() {
+            Some(app) => ("app", app),
+            None => ("org", self.shared.org()),
+        };
+        PlaceSettings::from_iter([(key.to_owned(), json!(name))])
     }
 
     async fn check(&self) -> Result<(), CloudError> {

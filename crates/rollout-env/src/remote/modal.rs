@@ -41,7 +41,7 @@ use self::{
 };
 use super::{
     Backend, CloudConnectError, CloudError, CloudImage, CloudSandbox, ImageSource, KEPT, KEY, MANAGED,
-    Remote, SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted,
+    PlaceSettings, Remote, SandboxEnd, SandboxPlan, SandboxSize, SandboxState, Wanted,
 };
 use crate::{
     environment::Demand,
@@ -71,15 +71,18 @@ pub(crate) async fn connect(settings: Settings, place: &HostPaths) -> Result<Rem
     let open = || -> Box<dyn Backend> {
         Box::new(Modal::new(Arc::clone(&access), Arc::clone(&settings), Arc::clone(&known)))
     };
-    Remote::start(NAME, times, user, no_network, open).await
+    Remote::start(NAME, &place.state_dir, times, user, no_network, open).await
 }
 
-/// The account of the user; `None` without credentials.
-pub(super) fn account(place: &HostPaths) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
-    match Access::find(&place.clouds) {
+/// A place in the account of the user; `None` without credentials.
+pub(super) fn account(
+    host: &HostPaths,
+    place: &PlaceSettings,
+) -> Option<Result<Box<dyn Backend>, CloudConnectError>> {
+    match Access::find(&host.clouds) {
         Ok(None) => None,
         Ok(Some(access)) => {
-            let modal = Modal::new(Arc::new(access), Arc::new(Settings::of_user()), Arc::default());
+            let modal = Modal::new(Arc::new(access), Arc::new(Settings::of_place(place)), Arc::default());
             Some(Ok(Box::new(modal)))
         }
         Err(error) => Some(Err(invalid(&error))),
@@ -321,6 +324,12 @@ impl Backend for Modal {
         format!("app {} in {environment}", self.settings.app)
     }
 
+    fn place(&self) -> PlaceSettings {
+        let environment = Some(&self.environment).filter(|name| !name.is_empty());
+        let environment = environment.map(|name| ("environment".to_owned(), name.as_str().into()));
+        [("app".to_owned(), self.settings.app.as_str().into())].into_iter().chain(environment).collect()
+    }
+
     async fn check(&self) -> Result<(), CloudError> {
         self.client.check().await
     }
@@ -492,7 +501,7 @@ mod tests {
             token_secret: "as".into(),
             environment: None,
         };
-        Modal::new(Arc::new(access), Arc::new(Settings::of_user()), Arc::default())
+        Modal::new(Arc::new(access), Arc::new(Settings::of_place(&PlaceSettings::new())), Arc::default())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Finds and deletes sandboxes that dead runs left in an account.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use futures_util::future::BoxFuture;
 
@@ -19,6 +19,8 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(30);
 pub struct CloudAccount {
     name: &'static str,
     backend: Box<dyn Backend>,
+    /// The file that records the place, if it is not the default.
+    record: Option<PathBuf>,
 }
 
 /// A sandbox that Rollout created.
@@ -49,12 +51,17 @@ pub enum CloudLeftoverState {
 
 impl CloudAccount {
     /// Checks the credentials.
-    pub(crate) async fn open(
+    pub(super) async fn open(
         name: &'static str,
         backend: Box<dyn Backend>,
+        record: Option<PathBuf>,
     ) -> Result<Self, CloudConnectError> {
-        check(name, &*backend).await?;
-        Ok(Self { name, backend })
+        let account = Self { name, backend, record };
+        match check(name, &*account.backend).await {
+            Ok(()) => Ok(account),
+            Err(CloudConnectError::Unreachable { reason, .. }) => Err(account.unreachable(&reason)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The name of the provider in job files.
@@ -71,7 +78,7 @@ impl CloudAccount {
     pub fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<CloudLeftover>, CloudConnectError>> {
         Box::pin(async move {
             let listed = patiently(SWEEP_PATIENCE, || self.backend.list()).await;
-            let listed = listed.map_err(|error| self.unreachable(&error))?;
+            let listed = listed.map_err(|error| self.unreachable(&error.to_string()))?;
             Ok(listed.into_iter().map(describe).collect())
         })
     }
@@ -86,8 +93,16 @@ impl CloudAccount {
         })
     }
 
-    fn unreachable(&self, error: &CloudError) -> CloudConnectError {
-        CloudConnectError::Unreachable { vendor: self.name, reason: error.to_string() }
+    fn unreachable(&self, reason: &str) -> CloudConnectError {
+        let reason = match &self.record {
+            Some(file) => format!(
+                "{reason} ({}, which a job has used; if it no longer exists, delete {})",
+                self.description(),
+                file.display()
+            ),
+            None => reason.to_owned(),
+        };
+        CloudConnectError::Unreachable { vendor: self.name, reason }
     }
 }
 

@@ -9,6 +9,8 @@ use rollout_settings::{
     read_json,
 };
 
+use serde_json::{Map, Value};
+
 use super::super::settings::{CloudTimes, grace, lifetime, start_timeout};
 use crate::config::EnvironmentConfig;
 
@@ -78,9 +80,10 @@ impl Settings {
         read_json::<Self>("provider_config", &config.provider_config)
     }
 
-    /// The defaults, to inspect an account.
-    pub(super) fn of_user() -> Self {
-        Self::read(&EnvironmentConfig::default()).expect("the defaults are valid")
+    /// The settings to inspect a place in an account.
+    pub(super) fn of_place(place: &Map<String, Value>) -> Self {
+        let read = |map: &Map<String, Value>| read_json::<Self>("provider_config", map);
+        read(place).or_else(|_| read(&Map::new())).expect("the defaults are valid")
     }
 
     pub(super) fn times(&self) -> CloudTimes {
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn settings_have_defaults_and_are_checked() {
-        let defaults = Settings::of_user();
+        let defaults = Settings::of_place(&Map::new());
         assert_eq!((defaults.network, defaults.max_lifetime), (SandboxNetwork::Open, LONGEST));
         let settings =
             read(json!({"network": "none", "domain": "e2b.example", "lifetime_sec": 60, "user": 7}));

@@ -81,9 +81,9 @@ impl Deref for Settings {
 }
 
 impl Settings {
-    /// The default settings, to inspect an account.
-    pub(super) fn of_user() -> Self {
-        Self::read_map(&Map::new()).expect("no key is required")
+    /// The settings to inspect a place in an account.
+    pub(super) fn of_place(place: &Map<String, Json>) -> Self {
+        Self::read_map(place).or_else(|_| Self::read_map(&Map::new())).expect("no key is required")
     }
 
     /// Reads the settings; an error lists all invalid ones.

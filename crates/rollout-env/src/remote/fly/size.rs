@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn memory_beyond_that_of_the_cpus_costs_extra() {
-        let settings = Settings::of_user();
+        let settings = Settings::of_place(&serde_json::Map::new());
         let month = |kind: CpuKind, cpus: u64, memory: u64| {
             let size = kind.size(wanted(cpus * 1000, memory)).unwrap();
             kind.price(size, &settings) * 3600.0 * 720.0

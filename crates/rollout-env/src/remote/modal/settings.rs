@@ -7,6 +7,8 @@ use rollout_settings::{
     read_json,
 };
 
+use serde_json::{Map, Value};
+
 use super::super::settings::{CloudTimes, grace, lifetime, start_timeout};
 use crate::config::EnvironmentConfig;
 
@@ -95,12 +97,10 @@ impl Deref for Settings {
 }
 
 impl Settings {
-    /// The default settings, to look into an account.
-    pub(super) fn of_user() -> Self {
-        Self(
-            read_json::<ModalKeys>("provider_config", &serde_json::Map::new())
-                .expect("the defaults are valid"),
-        )
+    /// The settings to look into a place in an account.
+    pub(super) fn of_place(place: &Map<String, Value>) -> Self {
+        let read = |map: &Map<String, Value>| read_json::<ModalKeys>("provider_config", map);
+        Self(read(place).or_else(|_| read(&Map::new())).expect("the defaults are valid"))
     }
 
     /// Reads the settings; an error lists all invalid ones.
@@ -115,7 +115,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_default_prices_are_those_of_the_list() {
-        let settings = Settings::of_user();
+        let settings = Settings::of_place(&Map::new());
         assert!((settings.cpu_hour / 3600.0 - 0.000_039_42).abs() < 1e-12);
         assert!((settings.gib_hour / 3600.0 - 0.000_006_67).abs() < 1e-12);
     }
