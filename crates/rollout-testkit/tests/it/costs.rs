@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use rollout::{
     config::load_job,
     environment::Provider,
-    job::{Cancel, Job, Plan, Resumable, Selection},
+    job::{Cancel, Job, Plan, Rerun, Resumable, Selection},
     record::journal::RegradeRecord,
     result::JobResult,
     task::{Resolved, Sources},
@@ -49,6 +49,21 @@ async fn the_environments_of_failed_tries_count() {
     assert_eq!((&trial["tries"], &trial["reward"]), (&3.into(), &1.0.into()), "{trial:#}");
     assert_eq!((&trial["environment_cost"], &trial["cost"]), (&3.0.into(), &3.0.into()), "{trial:#}");
     assert_eq!(job.totals.environment_cost, 3.0);
+}
+
+#[tokio::test]
+async fn a_job_stops_before_its_environments_exceed_the_budget_and_continues_with_a_larger_one() {
+    let root = tempfile::tempdir().unwrap();
+    let provider: Arc<dyn Provider> = Arc::new(PricedProvider::default());
+    let settings = "n_attempts: 5\nn_concurrent_trials: 2\nbudget: {usd: 2.5}\n";
+    let (stopped, _) = run(root.path(), "", settings, Arc::clone(&provider)).await;
+    assert_eq!((stopped.totals.completed_trials, stopped.totals.environment_cost), (2, 2.0));
+    let file = root.path().join("job.yaml");
+    fs::write(&file, fs::read_to_string(&file).unwrap().replace("2.5", "50")).unwrap();
+    let resumable = Resumable::open(&root.path().join("jobs/job")).unwrap();
+    let again = resumable.resume(plan(root.path()).await, provider, &[Rerun::Missing]).await.unwrap();
+    let whole = again.run(mpsc::unbounded_channel().0, Cancel::default()).await.unwrap();
+    assert_eq!((whole.totals.completed_trials, whole.totals.environment_cost), (5, 5.0));
 }
 
 #[tokio::test]
