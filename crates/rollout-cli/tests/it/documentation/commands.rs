@@ -243,6 +243,7 @@ run_pages! {
     the_commands_of_tools_run_as_written: "docs/tools.md",
     the_commands_of_training_run_as_written: "docs/training.md",
     the_commands_of_translation_run_as_written: "docs/translation.md",
+    the_commands_of_variables_run_as_written: "docs/variables.md",
     the_commands_of_viewing_run_as_written: "docs/viewing.md",
 }
 

@@ -223,3 +223,38 @@ fn commands_and_options_in_the_text_exist() {
     }
     assert_eq!(wrong, Vec::<String>::new(), "these commands or options do not exist");
 }
+
+/// The names of variables in source code: those that begin with `ROLLOUT_`, and those that a function looks up.
+fn variables(code: &str) -> impl Iterator<Item = &str> {
+    const LOOKUPS: [&str; 7] =
+        ["variable(\"", "var(\"", "var_os(\"", "env = \"", "set(\"", "path(\"", "text(\""];
+    let own = code.match_indices("ROLLOUT_").map(|(place, _)| place);
+    let others =
+        LOOKUPS.into_iter().flat_map(|call| code.match_indices(call).map(|(place, _)| place + call.len()));
+    let name = |place: usize| {
+        let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        code[place..].split(|c| !is_part(c)).next().unwrap_or_default()
+    };
+    // The whole text between the quotes is the name.
+    let others = others.filter(move |place| code[place + name(*place).len()..].starts_with('"'));
+    own.chain(others).map(name).filter(|name| name.len() > 1 && !name.ends_with('_'))
+}
+
+#[test]
+fn every_variable_that_the_program_uses_is_documented() {
+    // Set for the tests of this repository, for the guest, and for git.
+    const INTERNAL: [&str; 4] = ["ROLLOUT_TEST_", "ROLLOUT_GUEST", "ROLLOUT_GIT_", "UPDATE_SCHEMAS"];
+    let documented = ["docs/variables.md", "docs/agents.md", "docs/tasks.md"].map(read).concat();
+    let is_source = |path: &PathBuf| {
+        let path = path.strip_prefix(repository()).unwrap().to_str().unwrap();
+        path.starts_with("crates/") && path.contains("/src/") && path.ends_with(".rs")
+    };
+    // Only the command looks up variables; the library names those that it sets.
+    let mut missing = BTreeSet::new();
+    for path in sources().into_iter().filter(is_source) {
+        let code = std::fs::read_to_string(&path).unwrap();
+        let names = variables(&code).filter(|name| !INTERNAL.iter().any(|own| name.starts_with(own)));
+        missing.extend(names.filter(|name| !documented.contains(*name)).map(str::to_owned));
+    }
+    assert_eq!(missing, BTreeSet::new(), "docs/variables.md does not list these variables");
+}
