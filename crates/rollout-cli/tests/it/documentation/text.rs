@@ -225,19 +225,21 @@ fn commands_and_options_in_the_text_exist() {
 }
 
 /// The names of variables in source code: those that begin with `ROLLOUT_`, and those that a function looks up.
-fn variables(code: &str) -> impl Iterator<Item = &str> {
+fn variables(code: &str) -> Vec<&str> {
     const LOOKUPS: [&str; 7] =
         ["variable(\"", "var(\"", "var_os(\"", "env = \"", "set(\"", "path(\"", "text(\""];
-    let own = code.match_indices("ROLLOUT_").map(|(place, _)| place);
-    let others =
-        LOOKUPS.into_iter().flat_map(|call| code.match_indices(call).map(|(place, _)| place + call.len()));
-    let name = |place: usize| {
+    fn name(text: &str) -> &str {
         let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-        code[place..].split(|c| !is_part(c)).next().unwrap_or_default()
-    };
-    // The whole text between the quotes is the name.
-    let others = others.filter(move |place| code[place + name(*place).len()..].starts_with('"'));
-    own.chain(others).map(name).filter(|name| name.len() > 1 && !name.ends_with('_'))
+        text.split(|c| !is_part(c)).next().unwrap_or_default()
+    }
+    let mut names: Vec<&str> =
+        code.match_indices("ROLLOUT_").map(|(place, _)| name(&code[place..])).collect();
+    for lookup in LOOKUPS {
+        let quoted = code.split(lookup).skip(1).filter_map(|rest| rest.split_once('"'));
+        names.extend(quoted.map(|(text, _)| text).filter(|text| name(text) == *text));
+    }
+    names.retain(|name| name.len() > 1 && !name.ends_with('_'));
+    names
 }
 
 #[test]
@@ -253,7 +255,8 @@ fn every_variable_that_the_program_uses_is_documented() {
     let mut missing = BTreeSet::new();
     for path in sources().into_iter().filter(is_source) {
         let code = std::fs::read_to_string(&path).unwrap();
-        let names = variables(&code).filter(|name| !INTERNAL.iter().any(|own| name.starts_with(own)));
+        let names =
+            variables(&code).into_iter().filter(|name| !INTERNAL.iter().any(|own| name.starts_with(own)));
         missing.extend(names.filter(|name| !documented.contains(*name)).map(str::to_owned));
     }
     assert_eq!(missing, BTreeSet::new(), "docs/variables.md does not list these variables");
