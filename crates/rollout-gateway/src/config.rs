@@ -51,7 +51,7 @@ impl Default for GatewayConfig {
             cache: None,
             max_record_bytes: 16 << 20,
             keep_alive: Duration::from_secs(15),
-            // Models that think say nothing for minutes.
+            // Models that reason can send nothing for minutes.
             silence: Duration::from_secs(900),
         }
     }

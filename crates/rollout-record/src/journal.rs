@@ -37,47 +37,47 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum JournalEntry {
-    /// What the job is; always the first line. A later one takes its place: the job has grown, and the places of its
-    /// trials have moved.
+    /// The description of the job; always the first line. A later one replaces it: the job has grown, and the places of
+    /// its trials have moved.
     Job(Box<Header>),
     /// A run or a resume began.
     RunStarted {
         /// When.
         #[serde(with = "rollout_core::moment")]
         at: Timestamp,
-        /// Where its results come from. Older journals do not tell.
+        /// The provenance of its results. Missing in older journals.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provenance: Option<Arc<Provenance>>,
     },
-    /// A trial ended. A later line for the same trial takes the place of an earlier one.
+    /// A trial ended. A later line for the same trial replaces an earlier one.
     Trial {
-        /// Its place in the plan of that time. The names in `result` are what a trial is known by: a job that grows
-        /// moves the places.
+        /// Its place in the plan of that time. A trial is identified by the names in `result`, because places move when a
+        /// job grows.
         index: TrialIndex,
         /// Its outcome.
         result: Arc<TrialResult>,
     },
-    /// A run ended in good order.
+    /// A run ended normally.
     RunEnded {
         /// When.
         #[serde(with = "rollout_core::moment")]
         at: Timestamp,
-        /// Whether it was cut short.
+        /// Whether it was cancelled.
         cancelled: bool,
     },
 }
 
-/// What a job is, in as far as a resume depends on it.
+/// The properties of a job that a resume depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of the format.
     pub version: u32,
-    /// What its trials are.
+    /// The kind of its trials.
     #[serde(default)]
     pub kind: JobKind,
     /// The job's name.
     pub job_name: String,
-    /// Its directory when it was started, as an absolute path. Older journals do not tell.
+    /// Its directory when it was started, as an absolute path. Missing in older journals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// The job file, as an absolute path.
@@ -86,7 +86,7 @@ pub struct Header {
     pub overrides: Vec<String>,
     /// The hash of the configuration.
     pub config_hash: String,
-    /// The configuration, as config.json has it. None of a job that a program ran without a job file, and in older
+    /// The configuration, as in config.json. None for a job that a program ran without a job file, and in older
     /// journals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Value>,
@@ -96,13 +96,13 @@ pub struct Header {
     pub agents: Vec<String>,
     /// Attempts for each pair of agent and task.
     pub attempts: u32,
-    /// The commits that were resolved for repositories of which the registry names none.
+    /// The commits that were resolved for repositories whose registry entry has no commit.
     #[serde(default)]
     pub pins: BTreeMap<String, String>,
-    /// How the tasks were chosen, if not all of them were wanted.
+    /// How the tasks were selected, if not all of them were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<TaskSelection>,
-    /// How many tasks the datasets have, chosen or not. Older journals do not tell.
+    /// The number of tasks in each dataset, selected or not. Missing in older journals.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dataset_sizes: BTreeMap<String, u64>,
     /// The job whose trials are graded again, if it is one of those.

@@ -44,11 +44,11 @@ pub struct TaskRecord {
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.
     pub test: Option<String>,
-    /// The files that define its tests, with their hashes: task.toml, and all below directories of tests. Older
-    /// records do not tell.
+    /// The files that define its tests, with their hashes: task.toml, and all below directories of tests. Missing in
+    /// older records.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub test_files: BTreeMap<String, String>,
-    /// Whether it has a solution for the oracle to run. Older records do not tell.
+    /// Whether it has a solution for the oracle to run. Missing in older records.
     pub has_solution: Option<bool>,
     /// Where its tests can be seen as they were, if they are in a repository on GitHub.
     pub tests_url: Option<String>,

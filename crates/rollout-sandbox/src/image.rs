@@ -124,7 +124,7 @@ impl Image {
             && self.parts.iter().zip(&other.parts).all(stacked)
     }
 
-    /// Whether this is the host, which brings its own network settings.
+    /// Whether this is the host, which has its own network settings.
     pub(crate) fn is_host(&self) -> bool {
         self.parts.len() > 1
     }

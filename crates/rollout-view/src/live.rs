@@ -115,7 +115,7 @@ pub(crate) fn events(
             let is_first = watch.seen.is_none();
             let is_new = watch.seen.as_ref() != Some(&stamp);
             watch.seen = Some(stamp);
-            // The first event tells the browser that it is connected. Browsers ignore events without data.
+            // The first event shows the browser that it is connected. Browsers ignore events without data.
             if is_first {
                 return Some((Ok(Event::default().event("connected").data("1")), watch));
             }

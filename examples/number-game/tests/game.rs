@@ -43,7 +43,7 @@ async fn a_model_that_repeats_itself_has_seven_turns() {
 }
 
 #[tokio::test]
-async fn a_model_that_says_something_else_has_lost() {
+async fn a_model_that_replies_something_else_has_lost() {
     let row = play(&ModelServer::always(ModelReply::text("Is it 2?")), 2).await;
     assert_eq!((row.reward, row.metrics["num_turns"]), (0.0, 1.0));
     assert_eq!(row.stop_condition.as_deref(), Some("no_number"));

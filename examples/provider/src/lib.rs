@@ -57,7 +57,7 @@ impl Default for Settings {
     }
 }
 
-/// What `docker info` tells of an engine.
+/// The fields of `docker info` that are used here.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Engine {

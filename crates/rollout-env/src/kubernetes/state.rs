@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_pod_waits_and_says_what_for() {
+    fn a_pending_pod_waits_and_reports_the_reason() {
         let waits = |view: PodView| match view.start() {
             Start::Waits(text) => text,
             other => panic!("{other:?}"),

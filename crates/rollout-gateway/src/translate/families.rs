@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_how_a_model_reasons() {
+    fn names_of_models_show_how_they_reason() {
         for (model, reasons) in [
             ("gpt-5.5", true),
             ("openai/gpt-5-codex", true),

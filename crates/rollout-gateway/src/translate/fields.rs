@@ -174,7 +174,7 @@ impl Object {
         self
     }
 
-    /// Takes fields that say nothing to another upstream, such as where a cache begins. They need no note.
+    /// Takes fields that have no meaning for another upstream, such as where a cache begins. They need no note.
     pub(super) fn ignore(&mut self, keys: &[&str]) {
         for key in keys {
             self.fields.shift_remove(*key);

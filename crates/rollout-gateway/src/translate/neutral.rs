@@ -209,7 +209,7 @@ pub(crate) enum Ending {
     Filtered,
 }
 
-/// A piece of an answer, as a stream brings it. Pieces of one item follow each other without another item between.
+/// A piece of a streamed answer. Pieces of one item follow each other without another item between.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// The answer begins. Usage as far as it is known.

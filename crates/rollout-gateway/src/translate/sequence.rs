@@ -25,7 +25,7 @@ pub(super) enum Piece {
         is_redacted: bool,
     },
     Refusal(String),
-    /// More of a call. The key tells the calls of one answer apart.
+    /// More of a call. The key identifies the call in its answer.
     Call {
         key: u64,
         id: String,

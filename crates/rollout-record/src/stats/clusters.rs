@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_all_agree_tell_no_more_than_one() {
+    fn attempts_with_equal_results_count_as_one() {
         let once = clusters(&[(0, 1.0), (1, 0.0), (2, 1.0)]);
         let thrice: Clusters<u64> = (0..3).flat_map(|_| [(0, 1.0), (1, 0.0), (2, 1.0)]).collect();
         assert!((once.standard_error().unwrap() - once.all().standard_error().unwrap()).abs() < 1e-15);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_task_tells_nothing_of_others() {
+    fn a_single_task_has_no_interval() {
         let one = clusters(&[(0, 1.0), (0, 0.0)]);
         assert_eq!((one.standard_error(), one.bootstrap(10, Confidence::P95, |_| 0)), (None, None));
         assert_eq!(Clusters::<u64>::new().standard_error(), None);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_to_tell_of_single_rollouts_or_of_no_complete_example() {
+    fn single_rollouts_and_incomplete_examples_have_no_estimate() {
         assert!(passes(1, &[&[1.0]]).at_k().is_empty());
         assert!(passes(0, &[]).all_k().is_empty());
         assert!(passes(4, &[&[1.0]]).at_k().is_empty());

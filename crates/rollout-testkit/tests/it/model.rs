@@ -367,7 +367,7 @@ async fn connections_are_cut_where_the_script_says() {
 }
 
 #[tokio::test]
-async fn a_held_reply_waits_for_the_test_and_knows_when_its_client_left() {
+async fn a_held_reply_waits_for_the_test_and_notices_when_its_client_left() {
     let hold = Hold::new();
     let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let first = tokio::spawn(chat(&server, json!({})).send());

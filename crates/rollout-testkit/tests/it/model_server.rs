@@ -21,7 +21,7 @@ fn start(arguments: &[&str]) -> (Child, String) {
 }
 
 #[tokio::test]
-async fn it_tells_its_address_and_ends_with_its_input() {
+async fn it_prints_its_address_and_ends_with_its_input() {
     let (mut child, url) = start(&["--port", "0", "--script", "arithmetic", "--key", "k"]);
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "What is 20+3?"}]});
     let client = reqwest::Client::new();

@@ -250,7 +250,7 @@ async fn a_stream_is_cut_where_the_script_says() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_of_an_error_in_the_middle() {
+async fn a_stream_reports_an_error_in_the_middle() {
     let server = ModelServer::always(ModelReply::text("one two three four").fails_midway("out of memory"));
     let chat = text(&server, "chat/completions", json!({})).await;
     assert!(chat.contains("one ") && !chat.contains("four") && !chat.contains("[DONE]"));

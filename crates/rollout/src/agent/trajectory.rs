@@ -382,7 +382,7 @@ pub(crate) fn used(usage: &Usage) -> Option<result::AgentUsage> {
     (usage.responses > 0).then(|| result::AgentUsage {
         input_tokens: Some(usage.input_tokens as u64),
         output_tokens: Some(usage.output_tokens as u64),
-        // Most servers tell of cached tokens only where there are some.
+        // Most servers report cached tokens only if there are some.
         cached_tokens: (usage.cached_tokens > 0.0).then_some(usage.cached_tokens as u64),
         cost_usd: usage.cost,
     })

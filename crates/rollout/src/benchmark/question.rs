@@ -160,7 +160,7 @@ impl Interaction for Question {
     async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         let model = Arc::clone(&state.model);
         match model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await {
-            // A model that says nothing has given an empty answer.
+            // A response without text is an empty answer.
             Err(error) if error.is(ErrorKind::EmptyModelResponse) => Ok(Response {
                 id: String::new(),
                 created: jiff::Timestamp::now().as_second(),

@@ -492,7 +492,7 @@ fn is_true(node: &Node) -> bool {
     matches!(node.value, Value::Bool(true))
 }
 
-/// Whether a value says nothing.
+/// Whether a value is empty.
 fn is_empty(node: &Node) -> bool {
     match &node.value {
         Value::Null => true,

@@ -20,13 +20,13 @@ use super::{
 use rollout_env::blocking::blocking;
 use rollout_record::atomic;
 
-/// What installing needs of a package's description, and no more.
+/// The short form of a package's description, which is enough for an installation.
 const DESCRIPTION: &str = "application/vnd.npm.install-v1+json, application/json;q=0.5";
 
-/// The npm that installs what a package depends on. It runs with every Node since 22.
+/// The version of npm that installs the dependencies of packages. It runs with every Node since 22.
 const NPM: &str = "10.9.4";
 
-/// What the registry says of a package.
+/// The registry's description of a package.
 #[derive(Deserialize)]
 struct Description {
     #[serde(rename = "dist-tags", default)]
@@ -35,7 +35,7 @@ struct Description {
     versions: BTreeMap<String, serde_json::Value>,
 }
 
-/// What it says of one version.
+/// The registry's description of one version.
 #[derive(Deserialize)]
 struct Manifest {
     dist: Dist,
@@ -62,7 +62,7 @@ enum Programs {
     None,
 }
 
-/// What the cache knows of a package that it has.
+/// The index entry of a cached package.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     directory: String,
@@ -313,7 +313,7 @@ impl io::Write for HashWriter<'_> {
     }
 }
 
-/// What the cache says of a package, if it has it.
+/// The index entry of a package, if it is cached.
 fn kept(index: &Path) -> Option<Kept> {
     let text = fs::read_to_string(index).ok()?;
     let kept: Kept = serde_json::from_str(&text).ok()?;

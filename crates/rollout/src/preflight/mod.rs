@@ -171,7 +171,7 @@ fn check_trials(plan: &Plan, trials: &AddedTrials, provider: Option<&dyn Provide
 fn environment_problems(task: &Task, config: &JobConfig, provider: &dyn Provider) -> Vec<String> {
     let size = provider.offer(task.limits(&config.environment)).err();
     let needed = Timeouts::of_trial(config, task);
-    // A task without a limit says nothing about how long its trials take.
+    // The duration of a trial is unknown if its task has no limit.
     let time = needed.and_then(|needed| {
         let (limit, reason) = provider.time_limit(Some(needed))?;
         let [needed, limit] = [needed, limit].map(|time| span(time.as_secs_f64()));

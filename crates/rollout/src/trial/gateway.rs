@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(super) struct Line {
     session: GatewaySession,
     record: PathBuf,
-    /// What the agent's scripts know of the model.
+    /// The variables about the model in the agent's scripts.
     pub(super) variables: Vec<(String, String)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Verdict {
     Unauthorized(model::Error),
 }
 
-/// Opens the way to the model. None if the agent brings its own.
+/// Opens the route to the model. None if the agent has its own model.
 pub(super) async fn open(
     context: &TrialContext<'_>,
     environment: &dyn Environment,

@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_translated_stream_says_what_the_translated_whole_says(
+    fn a_translated_stream_equals_the_translated_response(
         answer in answer(),
         upstream in dialect(),
         client in dialect(),

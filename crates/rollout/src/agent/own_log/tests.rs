@@ -139,7 +139,7 @@ fn calls_of_codex_that_never_ended_have_no_answer() {
 }
 
 #[test]
-fn what_gemini_cli_says_comes_in_pieces() {
+fn messages_of_gemini_cli_are_in_pieces() {
     let piece = |text: &str| json!({"type": "message", "role": "assistant", "content": text, "delta": true});
     let log = read(LogFormat::Gemini, &lines(&[
         json!({"type": "init", "model": "m"}),

@@ -193,7 +193,7 @@ pub(super) fn check_hostname(name: &str, section: &Section<'_>, key: &str) {
     }
 }
 
-/// An amount that can be given in two ways. The spec's own key wins, and a warning tells so.
+/// An amount that can be given in two ways. The spec's own key has priority, and a warning says which key is ignored.
 fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<Bytes> {
     let (exact, mebibytes) = (environment.bytes(key), environment.mebibytes(mebibytes_key));
     if let (Some(exact), Some(mebibytes)) = (exact, mebibytes)

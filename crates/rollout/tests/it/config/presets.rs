@@ -46,7 +46,7 @@ fn of_preset(loaded: &LoadedJob, index: usize) -> &PresetAgentConfig {
 }
 
 #[test]
-fn the_presets_of_the_program_are_valid_and_say_what_was_tested() {
+fn the_presets_of_the_program_are_valid_and_name_the_tested_version() {
     for name in preset_names() {
         let preset = preset(name).unwrap();
         assert_eq!(preset.name, name);

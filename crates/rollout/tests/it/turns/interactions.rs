@@ -101,7 +101,7 @@ async fn tools_with(tool_defs: Option<Value>) -> (Vec<String>, State) {
 }
 
 #[tokio::test]
-async fn an_example_may_bring_its_own_tools() {
+async fn an_example_can_have_its_own_tools() {
     let other =
         json!({"name": "other", "description": "", "parameters": {"type": "object", "properties": {}}});
     assert_eq!(tools_with(None).await.0, ["own"]);
