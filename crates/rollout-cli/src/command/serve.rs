@@ -138,7 +138,7 @@ fn parts<'a>(path: &Path, config: &'a JobConfig) -> Result<Parts<'a>, Failure> {
     }
 }
 
-/// What rollouts are of, and when one has to end if the dataset says so.
+/// The examples or tasks to serve, and the timeout of a rollout if the dataset has one.
 async fn source(
     loaded: LoadedJob,
     agent: &AgentConfig,

@@ -157,7 +157,7 @@ async fn listen(
     connecting.spawn(connect(Arc::clone(service)));
     if tokio::time::timeout(MCP_PATIENCE, connecting.join_next()).await.is_err() {
         // stderr may be closed.
-        let _ = warn(MCP, "some servers have not answered yet; serving the tools of the others");
+        let _ = warn(MCP, "some MCP servers have not answered yet; their tools are missing until they do");
         service.registry().refresh();
     }
     Ok(listener)

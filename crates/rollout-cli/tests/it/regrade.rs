@@ -107,7 +107,7 @@ fn the_report_names_changed_tests_rewards_and_rates() {
     before      50.0%  1 of 2          0.5
     now        100.0%  2 of 2            1
 
-    1 trial with another outcome
+    1 trial with a changed outcome
       agent/set/near__1: 0 → 1
     results: ROOT/jobs/job-regrade-1
     ");

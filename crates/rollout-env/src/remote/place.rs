@@ -84,7 +84,7 @@ impl Life {
         let (end, lifetime) = self.end?;
         (is_reported || Instant::now() + LIFETIME_TOLERANCE >= end).then(|| {
             EnvironmentError::TimeOver(format!(
-                "the sandbox {id} has ended: its lifetime of {} seconds was over. Set a larger `lifetime_sec` in \
+                "the lifetime of the sandbox {id} has expired ({} seconds). Set a larger `lifetime_sec` in \
                  provider_config, if the vendor allows it, or lower the timeouts of the task",
                 lifetime.as_secs()
             ))

@@ -214,8 +214,7 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
 /// What was attempted, with a hint for a root that is not a mount.
 fn private_mounts(error: rustix::io::Errno) -> &'static str {
     if error == rustix::io::Errno::INVAL {
-        "making the mounts private, which needs a root that is a mount (before chroot, bind the directory to itself: \
-         `mount --bind DIR DIR`)"
+        "making the mounts private: the root directory is not a mount (before chroot, run `mount --bind DIR DIR`)"
     } else {
         "making the mounts private"
     }
@@ -261,10 +260,7 @@ mod tests {
     fn a_root_that_is_not_a_mount_gets_a_hint() {
         let (step, error) = SetupFailure::new(private_mounts(Errno::INVAL), Errno::INVAL).into_io();
         assert!(step.starts_with("making the mounts private"), "{step}");
-        assert!(
-            step.contains("before chroot, bind the directory to itself: `mount --bind DIR DIR`"),
-            "{step}"
-        );
+        assert!(step.contains("before chroot, run `mount --bind DIR DIR`"), "{step}");
         assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
         assert_eq!(private_mounts(Errno::PERM), "making the mounts private");
     }

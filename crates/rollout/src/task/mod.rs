@@ -113,8 +113,8 @@ impl Task {
     pub fn missing(&self) -> Option<TaskProblem> {
         (self.files.tests_only_in_image && !self.is_harbor).then(|| {
             TaskProblem::Invalid(format!(
-                "{} is not a complete task:\n- tests/test.sh is missing; only with `compat: harbor` may the image of the \
-                 tests contain it",
+                "{} is not a complete task:\n- tests/test.sh is missing (with `compat: harbor`, it can be in the \
+                 image of the tests instead)",
                 shown(&self.dir)
             ))
         })

@@ -129,7 +129,7 @@ pub(crate) fn basis(
                 && !regrade.ignores_processes =>
         {
             Basis::Nothing(format!(
-                "the tests ran beside processes that the agent had left running, which are not kept ({}); \
+                "processes of the agent were still running during the first tests, and are not kept ({}); \
                  `--ignore-processes` grades without them",
                 listed(&result.survivors)
             ))

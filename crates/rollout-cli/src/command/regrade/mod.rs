@@ -178,7 +178,7 @@ async fn survey(plan: Plan, output: Answer) -> Result<Exit, Failure> {
 /// Opens the finished job of a regrade, for its report.
 fn finished_job(regraded: &SavedJob) -> Result<SavedJob, Failure> {
     let Some(record) = &regraded.header().regrade else {
-        return Err(format!("{} does not grade another job again", regraded.path().display()).into());
+        return Err(format!("{} is not a regrade of a job", regraded.path().display()).into());
     };
     Ok(SavedJob::open(&record.job)?)
 }

@@ -69,7 +69,7 @@ struct Rates {
     mean_reward: Option<f64>,
 }
 
-/// A trial with another outcome.
+/// A trial whose outcome has changed.
 #[derive(Debug, Serialize)]
 struct Change {
     trial: String,
@@ -185,9 +185,9 @@ impl Report {
         lines.extend(table(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows));
         lines.push(String::new());
         match self.changed.len() {
-            0 => lines.push("no trial has another outcome".to_owned()),
+            0 => lines.push("no outcome has changed".to_owned()),
             changed => {
-                lines.push(format!("{} with another outcome", count(changed as u64, "trial")));
+                lines.push(format!("{} with a changed outcome", count(changed as u64, "trial")));
                 let outcome = |outcome: &Outcome| match (outcome.reward, outcome.error) {
                     (Some(reward), None) => number(reward),
                     (Some(reward), Some(error)) => format!("{} ({error})", number(reward)),

@@ -30,7 +30,7 @@ pub(super) struct AskedModel {
     pub(super) model: Arc<Model>,
     /// The key that came with the request.
     pub(super) key: Option<String>,
-    /// Whether the request says where the model is, or what its key is.
+    /// Whether the request has the URL or the key of the model.
     pub(super) is_named: bool,
 }
 
@@ -39,7 +39,7 @@ impl Policy {
         Ok(Self { config: config.clone(), model: Arc::new(build::model(config)?) })
     }
 
-    /// The model as the job has it.
+    /// The model of the job.
     pub(super) fn model(&self) -> &Arc<Model> {
         &self.model
     }
@@ -49,7 +49,7 @@ impl Policy {
         self.config.token_ids
     }
 
-    /// Takes what a request says of the model.
+    /// Takes the keys of a request that concern the model.
     pub(super) fn read(
         &self,
         take: &mut impl FnMut(&str) -> Option<Value>,
@@ -59,7 +59,7 @@ impl Policy {
             None => None,
             Some(Value::String(name)) if !name.trim().is_empty() => Some(name),
             Some(_) => {
-                problems.push("`model` is not the server's name for a model".to_owned());
+                problems.push("`model` must be a text that is not empty".to_owned());
                 None
             }
         };
@@ -77,7 +77,7 @@ impl Policy {
             None => None,
             Some(Value::String(key)) if is_key(&key) => Some(key),
             Some(_) => {
-                problems.push("`api_key` is not a text of visible ASCII characters".to_owned());
+                problems.push("`api_key` must contain only visible ASCII characters".to_owned());
                 None
             }
         };

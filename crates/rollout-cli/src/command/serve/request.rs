@@ -72,7 +72,7 @@ impl Form {
     }
 }
 
-/// What is wrong with a request, a line each.
+/// The problems of a request, one line each.
 pub(super) type Problems = Vec<String>;
 
 impl Offer {
@@ -88,7 +88,7 @@ impl Offer {
         let unknown = asked.keys().filter(|key| !known().any(|known| known == key.as_str()));
         problems.extend(unknown.map(|key| {
             let known: Vec<_> = known().map(|key| format!("`{key}`")).collect();
-            format!("{key:?} is unknown; there are {}", known.join(", "))
+            format!("unknown key {key:?}; known keys: {}", known.join(", "))
         }));
         let mut take = |key: &str| asked.remove(key).filter(|value| !value.is_null());
 
@@ -136,7 +136,7 @@ impl Offer {
     fn includes_errors(&self, asked: Option<Value>, problems: &mut Problems) -> bool {
         let Some(asked) = asked else { return self.source.includes_errors() };
         asked.as_bool().unwrap_or_else(|| {
-            problems.push("`include_errors` is neither true nor false".to_owned());
+            problems.push("`include_errors` must be true or false".to_owned());
             false
         })
     }
@@ -153,7 +153,7 @@ impl Offer {
                 Form::Samples
             }
             Some(_) => {
-                problems.push("`return` is neither \"samples\" nor \"rollouts\"".to_owned());
+                problems.push("`return` must be \"samples\" or \"rollouts\"".to_owned());
                 Form::Rollouts
             }
         }
@@ -167,7 +167,7 @@ fn per_example(asked: Option<Value>, default: NonZeroU32, problems: &mut Problem
         Some(number) => number,
         None => {
             let range = format!("a whole number from 1 to {MAX_PER_EXAMPLE}");
-            problems.push(format!("`rollouts_per_example` is not {range}"));
+            problems.push(format!("`rollouts_per_example` must be {range}"));
             default
         }
     }
@@ -301,7 +301,7 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
             json!({"example_ids": [0], "base_url": 7, "api_key": "sk-two\nlines", "advantage": "mean"});
         insta::assert_snapshot!(read(&body).unwrap_err().join("\n"), @r#"
         `base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; send a key as `api_key`
-        `api_key` is not a text of visible ASCII characters
+        `api_key` must contain only visible ASCII characters
         `advantage` must be one of "group_mean", "leave_one_out", "normalised"
         "#);
     }
@@ -350,7 +350,7 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
         insta::assert_snapshot!(problems(json!({"inputs": []})), @"`inputs` is empty");
         insta::assert_snapshot!(problems(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
         `inputs` is not a list
-        `rollouts_per_example` is not a whole number from 1 to 1024
+        `rollouts_per_example` must be a whole number from 1 to 1024
         ");
         insta::assert_snapshot!(problems(json!({"example_ids": []})), @"`example_ids` is empty");
     }

@@ -88,7 +88,7 @@ async fn health() -> Json<serde_json::Value> {
     Json(serde_json::json!({"status": "ok"}))
 }
 
-/// What `GET /v1/info` tells.
+/// The response to `GET /v1/info`.
 #[derive(Debug, Serialize)]
 struct Info<'a> {
     env_id: &'a str,

@@ -1,4 +1,4 @@
-//! What a service has rollouts of: the examples of an interaction, or container tasks.
+//! The examples or container tasks that a service runs.
 
 use std::{collections::HashMap, fmt::Display, io, num::NonZeroU32, sync::Arc};
 
@@ -17,13 +17,13 @@ use serde_json::Value;
 use super::request::Problems;
 use crate::report::text::first_line;
 
-/// The keys of a request that say what rollouts are of.
+/// The keys of a request that select examples or tasks.
 pub(super) const KEYS: [&str; 3] = ["inputs", "example_ids", "task_ids"];
 
-/// What rollouts are of.
+/// The examples or tasks that requests can select.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Examples of the job, and rows that clients bring.
+    /// Examples of the job, and rows that clients send.
     Examples(Arc<ExampleSource>),
     /// Tasks of the job.
     Tasks(Arc<TaskRollouts>),
@@ -33,7 +33,7 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct ExampleSource {
     pub(super) rollouts: Rollouts,
-    /// Makes inputs of the rows that clients bring.
+    /// Converts the rows that clients send to inputs.
     pub(super) format: Format,
     pub(super) examples: HashMap<u64, RolloutInput>,
     pub(super) retry: RetryConfig,
@@ -44,7 +44,7 @@ pub(super) struct ExampleSource {
     pub(super) includes_errors: bool,
 }
 
-/// What may be asked for.
+/// The ids that a request can name.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Ids<'a> {
@@ -52,19 +52,19 @@ pub(super) enum Ids<'a> {
     TaskIds(Vec<&'a str>),
 }
 
-/// What one group has rollouts of.
+/// The example or task of one group.
 #[derive(Debug)]
 pub(super) enum Subject {
     Example(Arc<ExampleSource>, Box<RolloutInput>),
     Task(Arc<TaskRollouts>, usize),
 }
 
-/// How the rollouts of a group are made.
+/// How the rollouts of a group are run.
 #[derive(Debug)]
 pub(super) struct GroupOptions {
     pub(super) rollouts: NonZeroU32,
     pub(super) model: Arc<Model>,
-    /// In the place of the job's.
+    /// Replaces the estimator of the job.
     pub(super) advantage: Option<Advantage>,
     /// Whether rollouts that failed or timed out are in baselines and samples.
     pub(super) includes_errors: bool,
@@ -98,7 +98,7 @@ impl Source {
         })))
     }
 
-    /// The ids that may be asked for, in the order of the numbers or of the tasks.
+    /// The ids that a request can name, in the order of the numbers or of the tasks.
     pub(super) fn ids(&self) -> Ids<'_> {
         match self {
             Self::Examples(source) => {
@@ -223,7 +223,7 @@ fn tasks_of(tasks: &TaskRollouts, ids: &Value, problems: &mut Problems) -> Vec<u
     })
 }
 
-/// What a list of ids means, each once. `find` returns what tells two of them apart, and what is meant.
+/// Reads a list of unique ids. `find` returns the key by which duplicates are found, and the item.
 fn chosen<K: Eq + std::hash::Hash, T>(
     key: &str,
     ids: &Value,
@@ -245,9 +245,9 @@ fn chosen<K: Eq + std::hash::Hash, T>(
             Ok((name, found)) => match places.insert(name, place) {
                 None => chosen.push(found),
                 Some(first) => {
-                    let noun = key.trim_end_matches("_ids");
-                    let same = format!("{noun} {} is {key}[{first}] too", brief(id));
-                    problems.push(format!("{key}[{place}]: {same}; set `rollouts_per_example` instead"));
+                    let same = format!("duplicate of {key}[{first}]");
+                    problems
+                        .push(format!("{key}[{place}]: {same}; to repeat it, set `rollouts_per_example`"));
                 }
             },
         }

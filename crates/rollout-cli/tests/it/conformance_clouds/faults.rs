@@ -215,7 +215,7 @@ pub(crate) fn a_trial_that_outlives_its_sandbox_fails_without_a_retry(cloud: Clo
         "{result:#}"
     );
     let message = result["error"]["message"].as_str().unwrap();
-    assert!(message.contains("its lifetime of 8 seconds was over"), "{message}");
+    assert!(message.contains("has expired (8 seconds)"), "{message}");
     job.expect_nothing_left();
 }
 

@@ -46,25 +46,25 @@ fn every_problem_of_a_request_is_reported_on_its_own_line() {
         "rollouts_per_example": 0, "model": "", "sampling": [], "return": "all",
         "base_url": "evil.example", "api_key": 7, "advantage": "best", "include_errors": 1, "task_ids": ["0"], "endpoint": "x",
     })), @r#"
-    "endpoint" is unknown; there are `inputs`, `example_ids`, `task_ids`, `rollouts_per_example`, `model`, `base_url`, `api_key`, `sampling`, `advantage`, `include_errors`, `return`
+    unknown key "endpoint"; known keys: `inputs`, `example_ids`, `task_ids`, `rollouts_per_example`, `model`, `base_url`, `api_key`, `sampling`, `advantage`, `include_errors`, `return`
     `task_ids` are for container tasks, and the job has an interaction; send `example_ids` or `inputs`
     inputs[1]: missing `prompt` or `question`
     inputs[2]: `prompt` is empty
     inputs[3]: `question` must be a string
-    `rollouts_per_example` is not a whole number from 1 to 1024
-    `model` is not the server's name for a model
+    `rollouts_per_example` must be a whole number from 1 to 1024
+    `model` must be a text that is not empty
     `base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; send a key as `api_key`
-    `api_key` is not a text of visible ASCII characters
+    `api_key` must contain only visible ASCII characters
     `sampling` is not an object
     `advantage` must be one of "group_mean", "leave_one_out", "normalised"
-    `include_errors` is neither true nor false
-    `return` is neither "samples" nor "rollouts"
+    `include_errors` must be true or false
+    `return` must be "samples" or "rollouts"
     "#);
     insta::assert_snapshot!(refused(json!({"example_ids": [0, 2, -1, "0", 0, {"deep": ["x".repeat(100)]}]})), @r#"
     example_ids[1]: the job has no example 2
     example_ids[2]: the job has no example -1
     example_ids[3]: the job has no example "0"
-    example_ids[4]: example 0 is example_ids[0] too; set `rollouts_per_example` instead
+    example_ids[4]: duplicate of example_ids[0]; to repeat it, set `rollouts_per_example`
     example_ids[5]: the job has no example {"deep":["xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
     "#);
     assert_eq!(server.served(), 0);
@@ -177,7 +177,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
 }
 
 #[test]
-fn info_tells_what_is_served() {
+fn info_describes_the_served_job() {
     let server = ModelServer::echo();
     let interaction = json!({
         "dataset": [{"question": "?"}], "rubric": [{"match": "exact"}],

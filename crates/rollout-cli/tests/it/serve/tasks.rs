@@ -265,7 +265,7 @@ fn problems_of_a_request_for_tasks_are_reported_at_once() {
     task_ids[0]: the job has no task "hello-word"; did you mean "hello-world"?
     task_ids[1]: the job has no task "no such thing at all"
     task_ids[2]: the job has no task 3
-    task_ids[4]: task "hello-world" is task_ids[3] too; set `rollouts_per_example` instead
+    task_ids[4]: duplicate of task_ids[3]; to repeat it, set `rollouts_per_example`
     task_ids[5]: task "broken" cannot be run: /set/broken is not a complete task: - instruction.md is missing
     `base_url` must be an http or https URL, such as http://127.0.0.1:8000/v1, without credentials; send a key as `api_key`
     hint: GET /v1/examples lists the available examples and tasks, and docs/training.md describes the request

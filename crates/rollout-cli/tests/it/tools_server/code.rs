@@ -14,7 +14,7 @@ fn python(server: &Server, worker: &str, code: &str) -> Value {
 }
 
 #[test]
-fn a_program_says_what_it_prints_and_how_it_ended() {
+fn the_output_and_the_exit_status_of_a_program_are_returned() {
     let server = Server::start();
     server.open("w", "code");
     let data = python(&server, "w", "import sys\nprint('out')\nprint('err', file=sys.stderr)");

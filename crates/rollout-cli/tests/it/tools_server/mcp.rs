@@ -34,7 +34,7 @@ for line in sys.stdin:
 time.sleep(987)
 "#;
 
-/// The command that runs a file, named by a path that tells whose process it is.
+/// The command that runs a file, named by a path that identifies its process.
 fn run(file: &str) -> Value {
     json!(["sh", "-c", format!("exec python3 $PWD/{file}")])
 }
@@ -94,5 +94,5 @@ fn a_server_that_does_not_answer_holds_up_the_others_for_a_moment_only() {
     assert_eq!(server.execute("w", "mcp:late.sub", &json!({}))["code"], 4002);
     server.signal("-TERM");
     let finished = server.finish().expect(0);
-    assert!(finished.stderr().contains("some servers have not answered yet"), "{}", finished.stderr());
+    assert!(finished.stderr().contains("some MCP servers have not answered yet"), "{}", finished.stderr());
 }

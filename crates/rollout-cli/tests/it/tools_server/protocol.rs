@@ -11,7 +11,7 @@ fn gist((status, answer): (u16, Value)) -> Value {
 }
 
 #[test]
-fn a_server_tells_how_it_is_and_what_it_has() {
+fn a_server_reports_its_health_and_its_resources() {
     let server = Server::with(
         &json!({"resources": {"web": false, "doc": false, "rag": false, "sql": false, "vm": false}}),
     );
@@ -167,7 +167,7 @@ fn a_call_without_a_session_has_one_of_its_own() {
 }
 
 #[test]
-fn a_batch_goes_on_or_stops_and_says_how_much_of_it_went_well() {
+fn a_batch_continues_or_stops_after_an_error_and_counts_successes() {
     let server = Server::start();
     server.open("w", "code");
     let call = |command: &str| json!({"action": "code:shell", "params": {"command": command}});
