@@ -233,7 +233,7 @@ fn help_of_run_groups_its_options() {
 }
 
 #[test]
-fn mistakes_in_arguments_exit_with_2_and_say_what_is_possible() {
+fn mistakes_in_arguments_exit_with_2_and_list_the_possible_values() {
     let dir = temporary();
     let said = |args: &[&str]| {
         let output = rollout(dir.path(), args);
@@ -502,7 +502,7 @@ fn schemas_are_those_that_are_checked_in() {
 }
 
 #[test]
-fn validate_knows_a_benchmark_and_looks_at_its_questions() {
+fn validate_recognises_a_benchmark_and_checks_its_questions() {
     let dir = temporary();
     let config = r#"{"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}"#;
     fs::write(dir.path().join("config.json"), config).unwrap();

@@ -11,7 +11,7 @@ fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
 }
 
-/// What clean says of the engine, without sizes, beneath a line with its name.
+/// The lines of `clean` about the engine, without sizes, below the line with its name.
 #[track_caller]
 fn cleaned(job: &TestJob, flags: &[&str]) -> String {
     let mut arguments = vec!["clean"];
@@ -28,7 +28,7 @@ fn cleaned(job: &TestJob, flags: &[&str]) -> String {
 }
 
 #[test]
-fn doctor_tells_what_the_engine_is_and_that_jobs_take_it() {
+fn doctor_describes_the_engine_and_reports_that_jobs_use_it() {
     for (engine, name) in [(TestEngine::shared(), "docker 20"), (TestEngine::podman(), "podman 4")] {
         let said = job().env("DOCKER_HOST", engine.host()).rollout(&["doctor"]).expect(0).stdout();
         let at = format!(", at {}", engine.host());
@@ -40,7 +40,7 @@ fn doctor_tells_what_the_engine_is_and_that_jobs_take_it() {
 }
 
 #[test]
-fn doctor_tells_where_it_looked_for_an_engine_and_fails_only_if_nothing_works() {
+fn doctor_lists_where_it_searched_for_an_engine_and_fails_only_if_nothing_works() {
     let doctor = |variables: &[(&str, &str)], code| {
         let job = variables.iter().fold(job(), |job, (key, value)| job.env(key, value));
         job.rollout(&["doctor"]).expect(code).stdout()

@@ -19,7 +19,7 @@ fn printed(task: &str, provider_config: Value, script: &str) -> (String, Finishe
     (finished.file(&format!("agent/set/{task}__1/command/stdout.txt")), finished)
 }
 
-/// What the command says of settings that no container can be made with, before anything runs.
+/// The output of the command for settings with which no container can be created, before anything runs.
 #[track_caller]
 fn refused(provider_config: Value) -> String {
     let job = job()
@@ -163,7 +163,7 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
 }
 
 #[test]
-fn mounts_bring_directories_volumes_and_memory() {
+fn mounts_can_be_directories_volumes_and_memory() {
     let engine = TestEngine::shared();
     engine.docker(&["volume", "create", "settings-volume"]);
     let job = job().on(&engine).file("shared/from-host", "hello\n");
@@ -237,7 +237,7 @@ fn commands_run_as_the_user_of_the_job() {
 }
 
 #[test]
-fn a_user_that_the_image_does_not_know_is_named() {
+fn the_error_names_a_user_that_is_missing_in_the_image() {
     let job = job()
         .on(&TestEngine::shared())
         .set("environment/provider_config", json!({"user": "settings-stranger"}))

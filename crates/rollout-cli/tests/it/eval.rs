@@ -370,7 +370,7 @@ fn a_refused_key_ends_the_run_and_says_what_to_set() {
 }
 
 #[test]
-fn an_export_of_answers_says_what_they_lack() {
+fn an_export_of_answers_reports_missing_tokens() {
     let server = ModelServer::arithmetic();
     let job = benchmark(&server, &sums(), json!({}));
     job.rollout(&["eval", "config.json"]).expect(0);

@@ -67,7 +67,7 @@ impl Ran {
 fn settled(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut trials = Vec::new();
-    // How much room there is says nothing of an example.
+    // The free disk space has nothing to do with an example.
     for line in text.lines().filter(|line| !line.starts_with("warning: low disk space")) {
         let line = match line.strip_suffix(" time") {
             Some(columns) if line.starts_with("agent ") => format!("{}  time", columns.trim_end()),

@@ -163,7 +163,7 @@ fn rows_of_a_model_follow_when_another_agent_comes() {
 }
 
 #[test]
-fn a_finished_job_says_that_there_is_nothing_to_do_and_what_can_be_run_again() {
+fn a_finished_job_reports_that_nothing_is_left_and_what_can_be_run_again() {
     let job = job().task(TestTask::new("a")).task(TestTask::new("b").tests("exit 1\n")).oracle();
     job.run().expect(1);
     let resumed = job.rollout(&["resume", "jobs/job"]).expect(1);

@@ -41,7 +41,7 @@ fn contains(value: &Value, words: &str) {
 }
 
 #[test]
-fn a_model_solves_a_task_and_its_trajectory_tells_how() {
+fn a_model_solves_a_task_and_its_trajectory_has_every_message() {
     let counts = TokenCounts { prompt: 1000, cached: 600, completion: 50, ..TokenCounts::default() };
     let server = ModelServer::turns([
         bash("touch /app/done; echo made").usage(counts),
@@ -428,7 +428,7 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
 }
 
 #[test]
-fn secrets_in_what_the_model_and_its_tools_say_are_redacted() {
+fn secrets_in_messages_of_the_model_and_its_tools_are_redacted() {
     let server = ModelServer::turns([
         bash("env | grep PASSWORD")
             .call("bash", &json!({"command": "printf '%s' \"$PASSWORD\" | head -c 9; touch /app/done"})),

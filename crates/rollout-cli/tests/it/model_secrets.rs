@@ -34,7 +34,7 @@ fn rows(job: &TestJob) -> Vec<Value> {
 }
 
 #[test]
-fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
+fn a_key_in_messages_of_models_tools_and_scores_is_in_no_file_and_no_output() {
     for key in [format!("sk-{TAIL}"), format!("sk-\"quoted\"-{TAIL}")] {
         let said = key.clone();
         let server = ModelServer::scripted(move |request| match (request.turns(), &*request.last_text()) {

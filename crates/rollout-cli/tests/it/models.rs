@@ -67,7 +67,7 @@ fn the_key_of_a_model_is_in_no_file() {
 }
 
 #[test]
-fn an_interaction_file_brings_its_examples_and_tools() {
+fn an_interaction_file_contains_its_examples_and_tools() {
     let add = "import json, sys; a = json.load(sys.stdin); print(a['a'] + a['b'])";
     let server = ModelServer::turns([
         ModelReply::tool_call("add", &json!({"a": 20, "b": 22})),
@@ -306,7 +306,7 @@ fn examples_are_shuffled_and_counted_off_as_the_interaction_says() {
 }
 
 #[test]
-fn a_refused_key_stops_the_job_and_says_whose_it_is() {
+fn a_refused_key_stops_the_job_and_the_error_names_its_model() {
     let server = ModelServer::arithmetic().key("another");
     let job = job(&server, json!({"dataset": sums(3), "rubric": [{"match": "numeric"}]}));
     let finished = job.run();

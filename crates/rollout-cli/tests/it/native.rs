@@ -382,7 +382,7 @@ fn files_that_cannot_be_removed_are_named_at_the_end_of_the_job_and_clean_remove
 }
 
 #[test]
-fn doctor_says_what_this_machine_can_run() {
+fn doctor_reports_what_this_machine_can_run() {
     let finished = job().rollout(&["doctor"]).expect(0);
     assert!(finished.stdout().contains("native  works, as root"), "{}", finished.stdout());
 }

@@ -144,7 +144,7 @@ fn a_version_of_an_agent_of_a_file_is_fetched_before_it_is_needed() {
 }
 
 #[test]
-fn a_package_that_is_not_what_the_registry_says_is_refused() {
+fn a_package_with_another_hash_than_in_the_registry_is_refused() {
     let registry = registry(&["1.2.0"]);
     registry.tamper(package(), "1.2.0");
     let ran = job(&registry).agent(json!({"preset": "./tiny.yaml"})).run().expect(1);

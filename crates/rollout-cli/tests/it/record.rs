@@ -61,7 +61,7 @@ fn events_come_in_the_order_in_which_things_happen() {
 }
 
 #[test]
-fn a_junit_report_tells_passed_failed_and_broken_trials_apart() {
+fn a_junit_report_distinguishes_passed_failed_and_broken_trials() {
     let job = job()
         .task(TestTask::new("passed"))
         .task(TestTask::new("failed").solution("true\n"))

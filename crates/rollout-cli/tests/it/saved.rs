@@ -64,7 +64,7 @@ fn tasks_in_containers_are_read_in_the_order_of_the_plan_with_what_they_said() {
 }
 
 #[test]
-fn a_task_cannot_bring_files_of_this_machine_into_the_record() {
+fn a_task_cannot_add_files_of_this_machine_to_the_record() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("secret"), "of this machine").unwrap();
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).task(TestTask::new("a")).oracle();
@@ -128,7 +128,7 @@ fn answers_of_a_benchmark_are_read_with_their_trajectories() {
 }
 
 #[test]
-fn a_directory_that_is_no_job_says_so() {
+fn a_directory_without_a_job_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(SavedJob::open(dir.path()), Err(SavedError::NotAJob(_))));
 }

@@ -52,7 +52,7 @@ fn separate_tests_reach_a_service_of_the_agent_in_a_container_without_compose() 
 }
 
 #[test]
-fn an_environment_without_a_network_cannot_be_reached_and_the_trial_says_so() {
+fn an_environment_without_a_network_cannot_be_reached_and_the_trial_reports_it() {
     let job = job().set(
         "environment",
         json!({"type": "native", "provider_config": {"images": {"*": "host"}, "network": "none"}}),

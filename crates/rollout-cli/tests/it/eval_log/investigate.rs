@@ -26,12 +26,12 @@ fn failed_job() -> TestJob {
 }
 
 #[test]
-fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
+fn failed_episodes_get_findings_and_their_experiment_names_the_investigator() {
     let server = ModelServer::always(ModelReply::text(FOUND)).key(KEY);
     let job = failed_job();
     job.run().expect(0);
     let done = investigate(&job, &server, &[]).expect(0);
-    // The log of a build tells what was cached, so that the number of tokens is not the same every time.
+    // The build log depends on the cache, so the number of tokens differs between runs.
     let asked = server.requests()[0].last_text();
     let reported = done.stdout();
     let (before, after) = reported.split_once(" input tokens").unwrap();

@@ -151,7 +151,7 @@ fn rollouts_and_questions_are_trajectories_too() {
 }
 
 #[test]
-fn nothing_that_a_model_or_a_tool_says_makes_a_trajectory_invalid() {
+fn no_message_of_a_model_or_a_tool_makes_a_trajectory_invalid() {
     let server = answerer();
     let (job, output) = hostile(&server);
     export(&job);

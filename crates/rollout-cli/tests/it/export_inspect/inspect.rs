@@ -306,7 +306,7 @@ fn the_viewer_of_inspect_lists_and_opens_the_logs() {
 }
 
 #[test]
-fn nothing_that_a_model_or_a_tool_says_makes_a_log_unreadable() {
+fn no_message_of_a_model_or_a_tool_makes_a_log_unreadable() {
     let server = answerer();
     let (job, output) = hostile(&server);
     export(&job);

@@ -22,7 +22,7 @@ fn validated(job: &TestJob) -> Value {
     Python::new().run(include_str!("schemas/check.py"), &given.to_string()).parse().unwrap()
 }
 
-/// Two attempts at each of two sums, by a model whose server tells token ids. The first sum is right.
+/// Two attempts at each of two sums, by a model whose server returns token ids. The first sum is right.
 fn with_tokens(server: &ModelServer) -> TestJob {
     rollouts(server).set("agents", json!([policy(server)]))
 }
@@ -84,7 +84,7 @@ fn rows_and_conversations_of_a_benchmark_are_as_their_schemas_say() {
 }
 
 #[test]
-fn what_a_model_says_and_what_fails_is_as_the_schemas_say() {
+fn messages_and_errors_match_the_schemas() {
     let server = diligent();
     let job = containers(&server);
     job.run().expect(1);
@@ -107,7 +107,7 @@ fn cut(job: &TestJob, kept: u64) {
 }
 
 #[test]
-fn every_format_tells_how_many_trials_are_not_finished() {
+fn every_format_reports_the_number_of_unfinished_trials() {
     let server = tokens();
     let job = with_tokens(&server);
     job.run().expect(0);

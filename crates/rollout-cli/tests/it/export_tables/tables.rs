@@ -114,7 +114,7 @@ fn columns(rows: &Value, names: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn tables_of_tasks_in_containers_say_what_the_results_say() {
+fn tables_of_container_tasks_match_the_results() {
     let server = diligent();
     let job = containers(&server);
     job.run().expect(1);

@@ -32,7 +32,7 @@ fn journal(job: &TestJob) -> Vec<Value> {
 }
 
 #[test]
-fn a_trial_tells_its_whole_provenance_and_the_job_that_of_its_run() {
+fn a_trial_records_its_whole_provenance_and_the_job_that_of_its_run() {
     let agent = json!({"name": "agent", "install": "true", "execute": "touch /app/done", "env": {"A": "1"}});
     let job = job().task(TestTask::new("task")).oracle().agent(agent);
     let commit = commit(&job);
@@ -63,7 +63,7 @@ fn a_trial_tells_its_whole_provenance_and_the_job_that_of_its_run() {
 }
 
 #[test]
-fn the_journal_tells_it_once_and_not_with_every_trial() {
+fn the_journal_records_provenance_once_and_not_with_every_trial() {
     let job = job().task(TestTask::new("task")).oracle().set("n_attempts", json!(3));
     job.run().expect(0);
     let lines = journal(&job);
@@ -119,7 +119,7 @@ fn results_that_are_written_again_keep_the_provenance_of_the_run_that_made_them(
 }
 
 #[test]
-fn rollouts_of_a_model_tell_their_seeds_in_metadata() {
+fn rollouts_of_a_model_record_their_seeds_in_metadata() {
     let server = ModelServer::always(ModelReply::text("1"));
     let model = json!({"name": "m", "base_url": server.url(), "api_key": SECRET, "sampling": {"seed": 7}});
     let interaction = json!({

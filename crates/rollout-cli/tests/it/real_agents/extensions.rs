@@ -76,18 +76,18 @@ fn opencode_offers_the_tools_of_an_mcp_server() {
 }
 
 #[test]
-fn claude_code_knows_the_skills_of_a_task() {
+fn claude_code_finds_the_skills_of_a_task() {
     shows("claude-code", "messages", with_skill(), "How a polite salutation is spelled");
 }
 
 #[test]
-fn codex_knows_the_skills_of_a_task() {
+fn codex_finds_the_skills_of_a_task() {
     shows("codex", "responses", with_skill(), "How a polite salutation is spelled");
 }
 
 #[test]
 #[ignore = "part of ./test --full"]
-fn kimi_code_knows_the_skills_of_a_task() {
+fn kimi_code_finds_the_skills_of_a_task() {
     shows("kimi-code", "chat", with_skill(), "How a polite salutation is spelled");
 }
 
