@@ -156,7 +156,7 @@ const KEEP_IMAGES: [(&str, KeepImages); 3] =
 rollout_settings::settings! {
     /// Where trials run: the `environment` section.
     pub struct EnvironmentKeys for EnvironmentConfig {
-        /// The provider. When absent: docker if an engine answers, otherwise native.
+        /// The provider. By default, docker if an engine answers, otherwise native.
         ///
         /// See [docker](docker.md), [native](native.md), [kubernetes](kubernetes.md), also written `k8s`, and
         /// [clouds](clouds.md). If the job has a setting that only docker or only native supports, the one that
@@ -173,14 +173,14 @@ rollout_settings::settings! {
         ///
         /// See [installing agents once](#installing-agents-once).
         cache_agent_install = flag(false),
-        /// Which environments are kept after their trial; `never` when absent.
+        /// Which environments are kept after their trial.
         ///
         /// `on_failure`: the trial had an error, or a reward below 1. `true` means `always`.
         preserve as "preserve_env" = preserve()
             .alias("preserveEnv", "Another name for `preserve_env`; `true` means `always`.", preserve())
             .or(PreservePolicy::Never)
             .unset("`never`"),
-        /// How long the images of tasks that Rollout made are kept on a docker engine, or protected in the native store.
+        /// How long Rollout keeps the images that it made for tasks. On native, a kept image is protected from removal.
         ///
         /// `until_done`: until the last trial of the job that needs the image has ended. `never`: only while a trial
         /// uses the image. Images that were only pulled are never removed from an engine. See disk space on

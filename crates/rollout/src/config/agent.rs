@@ -93,9 +93,9 @@ rollout_settings::settings! {
         install: Option<String> = text().kind("script").optional(),
         /// The path of the install script, relative to this file.
         install_file: Option<String> = filled().kind("path").optional(),
-        /// The hash that the install script must have.
+        /// The expected hash of the install script.
         ///
-        /// `config.json` contains it next to the text of a script that came from a file.
+        /// Rollout writes it to `config.json` if the script came from a file.
         install_sha256: Option<String> = hash().optional(),
         /// A bash script that attempts the task. $ROLLOUT_TASK_INSTRUCTION is the path of the instruction.
         ///
@@ -103,9 +103,9 @@ rollout_settings::settings! {
         execute: Option<String> = text().kind("script").optional(),
         /// The path of the execute script, relative to this file.
         execute_file: Option<String> = filled().kind("path").optional(),
-        /// The hash that the execute script must have.
+        /// The expected hash of the execute script.
         ///
-        /// `config.json` contains it next to the text of a script that came from a file.
+        /// Rollout writes it to `config.json` if the script came from a file.
         execute_sha256: Option<String> = hash().optional(),
         /// A model and how it is reached.
         ///

@@ -53,9 +53,9 @@ rollout_settings::settings! {
             .unhashed(),
         /// The name of the model on its server.
         pub model_name: String = text().default("gpt-4.1-2025-04-14".to_owned()),
-        /// The API key of the model; OPENAI_API_KEY when absent. A server on this machine needs none.
+        /// The API key of the model. A server on this machine needs none.
         pub api_key: Option<EnvValue> = key().unset("the variable `OPENAI_API_KEY`").unhashed(),
-        /// The base URL of the model's server; OPENAI_BASE_URL when absent.
+        /// The base URL of the model's server.
         pub base_url: String = url().or_empty().unset("the variable `OPENAI_BASE_URL`").unhashed(),
         /// The maximum number of turns per question.
         pub max_turns: NonZeroU32 = count(100),
@@ -85,11 +85,11 @@ rollout_settings::settings! {
         pub evaluation_metric: Metric = metric().default(Metric::ExactMatch),
         /// The lowest score that counts as solved.
         pub pass_threshold: f64 = finite().default(DEFAULT_PASS_THRESHOLD),
-        /// The judge for `llm_judgement`; `model_name` when absent.
+        /// The judge for `llm_judgement`.
         pub evaluator_model_name: Option<String> = filled().optional().unset("`model_name`"),
-        /// The API key of the judge; `api_key` when absent.
+        /// The API key of the judge.
         pub evaluator_api_key: Option<EnvValue> = key().unset("`api_key`").unhashed(),
-        /// The base URL of the judge's server; `base_url` when absent.
+        /// The base URL of the judge's server.
         pub evaluator_base_url: Option<String> = url().filter(|text| is_filled(text)).optional().unset("`base_url`").unhashed(),
         /// The judge's temperature.
         pub evaluator_temperature: f64 = number(..)
@@ -127,7 +127,7 @@ rollout_settings::settings! {
         .unhashed(),
         /// Seconds that one tool call may take.
         pub sandbox_timeout: Duration = seconds().default(Duration::from_secs(120)).shown_default(120),
-        /// The name of the benchmark in results; the name of the file of questions when absent.
+        /// The name of the benchmark in results.
         pub benchmark_name: Option<String> = filled().optional().unset("the name of the file of questions"),
         /// The maximum number of questions.
         ///

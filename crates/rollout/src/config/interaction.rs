@@ -41,7 +41,7 @@ rollout_settings::settings! {
     /// Its files existed when it was read.
     #[derive(Debug, Clone, PartialEq)]
     pub struct InteractionConfig {
-        /// The base of relative paths, and the working directory of commands; the directory of this file when absent.
+        /// The base of relative paths, and the working directory of commands.
         pub directory: PathBuf = Form::written("path", || json!({ "type": "string" }), |section, key| {
             section.string(key);
             // An empty path is not a valid working directory.
@@ -73,7 +73,7 @@ rollout_settings::settings! {
         ///
         /// See [columns](datasets.md#columns).
         pub columns: ColumnsConfig = columns::form().recorded_where_written(),
-        /// How many examples are attempted; all when absent.
+        /// How many examples are attempted.
         pub num_examples: Option<usize> = some_count().optional().unset("all"),
         /// Shuffles the examples before `num_examples` is applied.
         pub shuffle: bool = flag(false),
@@ -87,8 +87,7 @@ rollout_settings::settings! {
         })
         .recorded(|_, written| written.node.map_or_else(|| json!([]), |_| written.plain()))
         .or_empty(),
-        /// The kind of conversation; when absent `tool_use` with tools, `multi_turn` with a user, otherwise
-        /// `single_turn`.
+        /// The kind of conversation. By default, `tool_use` with tools, `multi_turn` with a user, else `single_turn`.
         pub kind as "type": InteractionKind = word(&KINDS)
             .or(InteractionKind::SingleTurn)
             .unset("`tool_use` with tools, `multi_turn` with a user, else `single_turn`")

@@ -30,7 +30,7 @@ rollout_settings::settings! {
     /// Its numbers are in range and its names are unique.
     #[derive(Debug, Clone)]
     pub struct JobConfig {
-        /// The name of the results directory in `jobs_dir`. A timestamp when absent.
+        /// The name of the results directory in `jobs_dir`. Default: the time of the start.
         ///
         /// If the directory exists, the job is rejected.
         pub name: Option<JobName> = job_name().optional().unset("time of the start").unhashed(),
@@ -41,7 +41,7 @@ rollout_settings::settings! {
             .default("jobs".to_owned())
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .unhashed(),
-        /// The base of relative paths in this file. The directory of the file when absent.
+        /// The base of relative paths in this file.
         ///
         /// `config.json` of a job contains it, so that the copy can be run from anywhere.
         pub base_dir: Option<PathBuf> = filled()

@@ -73,8 +73,8 @@ rollout_settings::settings! {
         pub token_ids: bool = flag(false),
         /// Sends earlier messages of the model back as tokens, if the server accepts them.
         ///
-        /// So no template or tokenizer changes the sampled tokens, and a rollout is one training sample. Not every server
-        /// accepts them in conversations with tools or reasoning; without them, a turn may start a new sample. Requires
+        /// So no template or tokenizer changes the sampled tokens, and a rollout is one training sample. Some servers do
+        /// not accept tokens in conversations with tools or reasoning. Then a turn may start a new sample. Requires
         /// `token_ids`. See [prompts as tokens](training.md#prompts-as-tokens).
         pub token_prompts: bool = flag(false).recorded_where_written(),
         /// The longest sequence for training, in tokens.

@@ -66,8 +66,8 @@ rollout_settings::settings! {
         /// The form of the agent's own log. The conversation and the usage in it complete the record of the gateway, or
         /// replace it if the agent has its own model.
         ///
-        /// Most of these forms are the JSON output of the agent with this name. `copilot` and `mini-swe-agent` are files
-        /// that the agent writes, and `kimi` and `openhands` are both.
+        /// `copilot` and `mini-swe-agent` are read from a file that the agent writes, `kimi` and `openhands` from its
+        /// output and a file, and all others from its JSON output.
         pub trajectory: Option<LogFormat> = word(&LOG_FORMATS).optional(),
         /// The form in which the agent reads the MCP servers of a task. Without it, tasks with MCP servers are
         /// rejected.

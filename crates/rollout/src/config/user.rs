@@ -55,8 +55,8 @@ rollout_settings::settings! {
     pub(super) struct UserKeys {
         /// A program and its arguments. It gets the rollout as JSON on its standard input, and prints the next message.
         ///
-        /// `messages` has all messages so far; the rest is the same as for commands of a [rubric](#rubric). It is
-        /// started without a shell.
+        /// The JSON is the same as for commands of a [rubric](#rubric), and `messages` contains all messages so far. The
+        /// program is started without a shell.
         command: Option<Vec<String>> = command().optional(),
         /// A Python function that returns the next message, as `file.py:function`.
         ///
@@ -65,7 +65,7 @@ rollout_settings::settings! {
         python: Option<String> = function_name().optional(),
         /// A model that simulates the user, written like the `model` of an agent.
         ///
-        /// It sees the conversation with the roles exchanged, and not the system prompt.
+        /// It sees the conversation with exchanged roles, and not the system prompt.
         model: Option<ModelConfig> = some_section::<ModelConfig>().optional(),
         /// The prompt of that model. `{question}`, `{answer}` and `{info.KEY}` are replaced.
         ///

@@ -83,7 +83,7 @@ rollout_settings::settings! {
         pub(super) image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional().unset("the task's"),
         /// The hostname of the agent's environment for test.sh.
         ///
-        /// Only for a separate environment; the agent's processes keep running.
+        /// With it, the agent's processes keep running during the tests. Only for a separate environment.
         pub(super) agent_hostname: Option<String> = text().check(|name, section, key| check_hostname(name, section, key)).optional(),
         /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
         ///
@@ -326,7 +326,7 @@ rollout_settings::settings! {
         pub(super) destination: Option<String> = text().kind("path").filter(|path| !path.is_empty()).optional().unset("that of the source"),
         /// Names and patterns, such as `*.tmp`, that are not copied from a directory.
         pub(super) exclude: Vec<String> = texts(),
-        /// The service of a compose file that has it; `main` is the agent's environment.
+        /// The service of a compose file that contains the artifact; `main` is the agent's environment.
         pub(super) service: Option<String> = text().filter(|name| !name.is_empty()).optional().unset("`main`"),
     }
 }

@@ -131,7 +131,7 @@ pub struct ArtifactConfig {
     pub destination: Option<String>,
     /// Names and patterns that are not copied.
     pub exclude: Vec<String>,
-    /// The service of a compose file that has it.
+    /// The service of a compose file that contains the artifact.
     pub service: Option<String>,
 }
 
