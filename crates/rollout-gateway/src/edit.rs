@@ -61,13 +61,11 @@ pub(crate) fn remove_provider_side(fields: &mut Fields, dialect: Dialect) -> Vec
     let Ok(before) = serde_json::from_slice::<Value>(&fields.original) else { return Vec::new() };
     let mut after = before.clone();
     let removed = provider_tools::remove(dialect, &mut after);
-    if !removed.is_empty() {
-        for (name, value) in before.as_object().into_iter().flatten() {
-            match after.get(name) {
-                None => fields.remove(name),
-                Some(new) if new != value => fields.set(name, new),
-                Some(_) => {}
-            }
+    for (name, value) in before.as_object().into_iter().flatten() {
+        match after.get(name) {
+            None => fields.remove(name),
+            Some(new) if new != value => fields.set(name, new),
+            Some(_) => {}
         }
     }
     removed

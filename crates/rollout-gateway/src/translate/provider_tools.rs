@@ -76,9 +76,7 @@ fn remove_from_list(dialect: Dialect, tools: Option<&mut Value>, removed: &mut V
             note(removed, kind);
         } else if dialect == Dialect::Responses {
             // A namespace contains tools.
-            if let Some(Value::Array(inner)) = fields.get_mut("tools") {
-                inner.retain(|tool| tool.as_object().is_none_or(|tool| runs_at_client(dialect, tool)));
-            }
+            remove_from_list(dialect, fields.get_mut("tools"), removed);
         }
         is_kept
     });
@@ -136,25 +134,26 @@ fn remove_urls(dialect: Dialect, fields: &mut Map<String, Value>, removed: &mut 
     let Some(Value::Array(messages)) = fields.get_mut(messages) else { return };
     for message in messages {
         for key in [content, "output"] {
-            for part in message.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten() {
-                remove_url(dialect, part, removed);
-                for inner in part.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten() {
-                    remove_url(dialect, inner, removed);
+            match message.get_mut(key) {
+                Some(Value::Array(parts)) => {
+                    parts.iter_mut().for_each(|part| remove_url(dialect, part, removed));
                 }
+                Some(part) => remove_url(dialect, part, removed),
+                None => {}
             }
         }
     }
 }
 
+/// Replaces a part of a message that has a URL. Results of tools and documents have parts of their own.
 fn remove_url(dialect: Dialect, part: &mut Value, removed: &mut Vec<String>) {
-    let paths: &[&str] = match dialect {
-        Dialect::Chat => &["/image_url/url", "/image_url"],
-        Dialect::Responses => &["/image_url", "/file_url"],
-        Dialect::Messages => &["/source/url"],
-        Dialect::Gemini => &["/fileData/fileUri", "/file_data/file_uri"],
-    };
-    let url = paths.iter().find_map(|path| part.pointer(path)?.as_str());
-    let Some(url) = url.filter(|url| url.trim_start().to_ascii_lowercase().starts_with("http")) else {
+    let Some(url) = urls(dialect, part).find(|url| is_url(url)) else {
+        const LISTS: [&str; 4] =
+            ["/content", "/source/content", "/functionResponse/parts", "/function_response/parts"];
+        for list in LISTS {
+            let parts = part.pointer_mut(list).and_then(Value::as_array_mut);
+            parts.into_iter().flatten().for_each(|part| remove_url(dialect, part, removed));
+        }
         return;
     };
     let text = format!("{REMOVED}{}]", url.chars().take(500).collect::<String>());
@@ -164,6 +163,27 @@ fn remove_url(dialect: Dialect, part: &mut Value, removed: &mut Vec<String>) {
         Dialect::Responses => json!({"type": "input_text", "text": text}),
         Dialect::Gemini => json!({"text": text}),
     };
+}
+
+/// What may be a URL in a part of a message. Servers of Chat have fields of their own, such as `video_url`.
+fn urls(dialect: Dialect, part: &Value) -> impl Iterator<Item = &str> {
+    let fields = part.as_object().into_iter().flatten();
+    let values = fields.flat_map(move |(key, value)| match (dialect, key.as_str()) {
+        (Dialect::Chat, "file") => vec![&value["file_data"]],
+        (Dialect::Chat | Dialect::Responses, key) if key.ends_with("_url") => vec![value, &value["url"]],
+        (Dialect::Messages, "source") => vec![&value["url"]],
+        (Dialect::Gemini, "fileData" | "file_data") => vec![&value["fileUri"], &value["file_uri"]],
+        _ => Vec::new(),
+    });
+    values.filter_map(Value::as_str)
+}
+
+/// Whether a text is a URL that a server would fetch. Data in the form of a URL is not.
+fn is_url(text: &str) -> bool {
+    let text = text.trim_start().to_ascii_lowercase();
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    text.starts_with("http")
+        || scheme.is_some_and(|scheme| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 #[cfg(test)]
@@ -189,6 +209,12 @@ mod tests {
                 vec!["web_search", "mcp", "tool_search"],
                 json!({"tools": [{"type": "local_shell"}, {"type": "tool_search", "execution": "client"},
                         {"type": "namespace", "tools": [{"type": "function"}]}], "tool_choice": "auto"}),
+            ),
+            (
+                Dialect::Responses,
+                json!({"tools": [{"type": "namespace", "tools": [{"type": "function"}, {"type": "mcp"}]}]}),
+                vec!["mcp"],
+                json!({"tools": [{"type": "namespace", "tools": [{"type": "function"}]}]}),
             ),
             (
                 Dialect::Messages,
@@ -223,34 +249,74 @@ mod tests {
     fn urls_become_text_and_data_stays() {
         let url = "https://example.com/a.png";
         let data = "data:image/png;base64,iVBO";
+        let chat = |part: Value| {
+            let other = json!({"type": "image_url", "image_url": {"url": data}});
+            (Dialect::Chat, json!({"messages": [{"content": [part, other]}]}))
+        };
+        let responses = |item: Value| {
+            let other = json!({"content": [{"type": "input_image", "image_url": data}]});
+            (Dialect::Responses, json!({"input": [item, other]}))
+        };
+        let messages = |part: Value| {
+            let other = json!({"type": "image", "source": {"type": "base64", "data": data}});
+            (Dialect::Messages, json!({"messages": [{"content": [part, other]}]}))
+        };
+        let gemini = |part: Value| {
+            let other = json!({"inlineData": {"data": data}});
+            (Dialect::Gemini, json!({"contents": [{"parts": [part, other]}]}))
+        };
+        let image = json!({"type": "image", "source": {"type": "url", "url": url}});
         for (dialect, mut body) in [
-            (
-                Dialect::Chat,
-                json!({"messages": [{"content": [{"type": "image_url", "image_url": {"url": url}},
-                {"type": "image_url", "image_url": {"url": data}}]}]}),
-            ),
-            (
-                Dialect::Responses,
-                json!({"input": [{"content": [{"type": "input_image", "image_url": url},
-                {"type": "input_image", "image_url": data}]}, {"output": [{"type": "input_file", "file_url": url}]}]}),
-            ),
-            (
-                Dialect::Messages,
-                json!({"messages": [{"content": [{"type": "tool_result", "content": [
-                {"type": "image", "source": {"type": "url", "url": url}},
-                {"type": "image", "source": {"type": "base64", "data": data}}]}]}]}),
-            ),
-            (
-                Dialect::Gemini,
-                json!({"contents": [{"parts": [{"fileData": {"fileUri": url}},
-                {"inlineData": {"data": data}}]}]}),
-            ),
+            chat(json!({"type": "image_url", "image_url": {"url": url}})),
+            chat(json!({"type": "image_url", "image_url": url})),
+            chat(json!({"type": "audio_url", "audio_url": {"url": url}})),
+            chat(json!({"type": "video_url", "video_url": {"url": url}})),
+            chat(json!({"type": "document_url", "document_url": url, "document_name": "a"})),
+            chat(json!({"type": "file", "file": {"filename": "a.png", "file_data": url}})),
+            responses(json!({"content": [{"type": "input_image", "image_url": url}]})),
+            responses(json!({"output": [{"type": "input_file", "file_url": url}]})),
+            responses(json!({"type": "computer_call_output",
+                             "output": {"type": "computer_screenshot", "image_url": url}})),
+            messages(image.clone()),
+            messages(json!({"type": "tool_result", "content": [image]})),
+            messages(json!({"type": "tool_result", "content": [
+                {"type": "document", "source": {"type": "content", "content": [image]}}]})),
+            gemini(json!({"fileData": {"fileUri": url}})),
+            gemini(json!({"fileData": {"file_uri": url}})),
+            gemini(json!({"file_data": {"fileUri": url}})),
+            gemini(json!({"functionResponse": {"name": "f", "parts": [{"fileData": {"fileUri": url}}]}})),
         ] {
-            assert_eq!(remove(dialect, &mut body), ["url"]);
+            let shown = body.to_string();
+            assert_eq!(remove(dialect, &mut body), ["url"], "{shown}");
             let text = body.to_string();
             assert!(text.contains("may not fetch this URL: https://example.com/a.png]"), "{text}");
             assert!(text.contains("iVBO"), "{text}");
             assert_eq!(remove(dialect, &mut body), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_url_is_replaced_and_arguments_and_answers_of_tools_stay() {
+        for url in [" HTTP://a/b", "https:/a", "gs://bucket/a", "file:///etc/passwd"] {
+            let mut body = json!({"contents": [{"parts": [{"fileData": {"fileUri": url}}]}]});
+            assert_eq!(remove(Dialect::Gemini, &mut body), ["url"], "{url}");
+        }
+        let url = "https://example.com";
+        for (dialect, mut body) in [
+            (Dialect::Chat, json!({"messages": [{"content": url}]})),
+            (Dialect::Responses, json!({"input": [{"type": "function_call_output", "output": url}]})),
+            (
+                Dialect::Messages,
+                json!({"messages": [{"content": [{"type": "tool_use", "input": {"source": {"url": url}}}]}]}),
+            ),
+            (
+                Dialect::Gemini,
+                json!({"contents": [{"parts": [{"functionCall": {"args": {"fileData": {"fileUri": url}}}}]}]}),
+            ),
+        ] {
+            let before = body.clone();
+            assert_eq!(remove(dialect, &mut body), [""; 0], "{before}");
+            assert_eq!(body, before);
         }
     }
 }
