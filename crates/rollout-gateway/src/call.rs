@@ -327,7 +327,8 @@ impl Call {
             return;
         }
         if usage.cost.is_none() {
-            let price = self.shared.config.prices.get(&record.model);
+            let price = self.session.route(&record.model_asked).and_then(|route| route.price);
+            let price = price.or_else(|| self.shared.config.prices.get(&record.model).copied());
             usage.cost = price.map(|price| price.cost(usage));
         }
         record.cost = usage.cost;

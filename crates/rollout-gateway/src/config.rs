@@ -9,7 +9,7 @@ use std::{
 
 use indexmap::IndexMap;
 use rollout_core::redact::Redactor;
-use rollout_model::client::{Prices, RateLimit};
+use rollout_model::client::{Price, Prices, RateLimit};
 use secrecy::SecretString;
 
 use crate::{dialect::Dialect, prices};
@@ -19,7 +19,7 @@ use crate::{dialect::Dialect, prices};
 pub struct GatewayConfig {
     /// The address to listen on. The default is a free port of loopback.
     pub address: SocketAddr,
-    /// What tokens cost. The default is [`known_prices`](crate::known_prices).
+    /// What tokens of models cost whose routes have no price. The default is [`known_prices`](crate::known_prices).
     pub prices: Prices,
     /// What all sessions may use together.
     pub budget: Budget,
@@ -102,12 +102,14 @@ pub struct ModelRoute {
     pub model: Option<String>,
     /// The server that answers.
     pub upstream: Upstream,
+    /// What tokens cost there; `None` is the price of the model in the gateway's table.
+    pub price: Option<Price>,
 }
 
 impl ModelRoute {
     /// Maps every name to one model.
     pub fn all(upstream: Upstream, model: impl Into<String>) -> Self {
-        Self { pattern: "*".to_owned(), model: Some(model.into()), upstream }
+        Self { pattern: "*".to_owned(), model: Some(model.into()), upstream, price: None }
     }
 }
 

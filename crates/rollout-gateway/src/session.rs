@@ -10,6 +10,7 @@ use std::{
 
 use globset::{GlobBuilder, GlobMatcher};
 use rollout_core::{redact::Redactor, response::TokenUsage};
+use rollout_model::client::Price;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -104,6 +105,7 @@ pub(crate) struct Route {
     pub(crate) pattern: String,
     model: Option<String>,
     pub(crate) server: Arc<Server>,
+    pub(crate) price: Option<Price>,
 }
 
 impl Route {
@@ -113,7 +115,8 @@ impl Route {
             .map_err(|source| GatewayError::Pattern { pattern: route.pattern.clone(), source })?
             .compile_matcher();
         let server = Arc::new(Server::new(&route.upstream)?);
-        Ok(Self { matcher, pattern: route.pattern.clone(), model: route.model.clone(), server })
+        let (pattern, model) = (route.pattern.clone(), route.model.clone());
+        Ok(Self { matcher, pattern, model, server, price: route.price })
     }
 
     /// The name of the model at the upstream.
@@ -138,7 +141,8 @@ impl SessionState {
         let routes = spec.routes.iter().map(Route::new).collect::<Result<Vec<_>, _>>()?;
         // Calls without a price would never use up a budget in dollars.
         if spec.budget.dollars.or(config.budget.dollars).is_some() {
-            let names = spec.routes.iter().filter_map(|route| route.model.as_ref());
+            let unpriced = spec.routes.iter().filter(|route| route.price.is_none());
+            let names = unpriced.filter_map(|route| route.model.as_ref());
             if let Some(model) = names.into_iter().find(|model| config.prices.get(model).is_none()) {
                 return Err(GatewayError::NoPrice { model: model.clone() });
             }

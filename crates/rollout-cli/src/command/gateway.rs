@@ -130,11 +130,9 @@ fn routes(args: &GatewayServe) -> Result<Vec<ModelRoute>, Failure> {
         return Err(Failure::from(GatewayServeError::NoModel).hint(Some(hint)));
     }
     let routes = args.route.iter().map(|text| match text.split_once('=') {
-        Some((pattern, model)) if !pattern.is_empty() && !model.is_empty() => Ok(ModelRoute {
-            pattern: pattern.to_owned(),
-            model: Some(model.to_owned()),
-            upstream: upstream.clone(),
-        }),
+        Some((pattern, model)) if !pattern.is_empty() && !model.is_empty() => {
+            Ok(ModelRoute { pattern: pattern.to_owned(), ..ModelRoute::all(upstream.clone(), model) })
+        }
         _ => Err(GatewayServeError::Route { text: text.clone() }.into()),
     });
     routes.collect()

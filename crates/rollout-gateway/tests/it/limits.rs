@@ -89,6 +89,22 @@ async fn cost_comes_from_prices_and_is_null_without_one() {
 }
 
 #[tokio::test]
+async fn the_price_of_a_route_comes_before_the_table() {
+    let server = ModelServer::always(counted());
+    let own = Price { input: 1.0, output: 2.0, cached_input: None, cache_write: None };
+    let priced = |spec: &mut SessionSpec| {
+        spec.routes[0].price = Some(own);
+        spec.budget.dollars = Some(1.0);
+    };
+    for table in [Prices::default(), prices()] {
+        let setup = Setup::with(&server, Dialect::Chat, |config| config.prices = table, priced).await;
+        setup.ask(Dialect::Chat, true).await;
+        let closed = setup.close().await;
+        assert_eq!(closed.summary.cost, Some((1000.0 * 1.0 + 100.0 * 2.0) / 1e6));
+    }
+}
+
+#[tokio::test]
 async fn a_budget_in_dollars_needs_a_price() {
     let server = ModelServer::always(counted());
     let gateway = Gateway::start(GatewayConfig::default()).await.unwrap();

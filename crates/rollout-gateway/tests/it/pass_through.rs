@@ -32,7 +32,7 @@ async fn a_stream_comes_back_byte_for_byte_in_every_dialect() {
         }
         let unmapped = |spec: &mut rollout_gateway::SessionSpec| {
             let upstream = Upstream::new(server.root(), dialect);
-            spec.routes = vec![ModelRoute { pattern: "*".to_owned(), model: None, upstream }];
+            spec.routes = vec![ModelRoute { model: None, ..ModelRoute::all(upstream, "") }];
         };
         let setup = Setup::with(&server, dialect, |_| (), unmapped).await;
         let direct = setup.http.post(format!("{}{path}", server.root())).json(&body);

@@ -1,12 +1,15 @@
 //! The settings of a job file, except those of agents and datasets, which have their own modules.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{iter, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use serde_json::{Value as Json, json};
 
-use super::{AgentConfig, DatasetConfig, DatasetSource, JobGatewayConfig, agent, dataset};
+use super::{
+    AgentConfig, AgentKind, DatasetConfig, DatasetSource, JobGatewayConfig, ModelConfig, agent, dataset,
+};
 use rollout_core::{name::JobName, result::JobMetric};
 use rollout_env::{EnvironmentConfig, EnvironmentKeys};
+use rollout_model::client::Price;
 use rollout_settings::{
     Env, Form, Section, Settings as _,
     declare::entry,
@@ -129,6 +132,22 @@ impl Default for JobConfig {
 }
 
 impl JobConfig {
+    /// The models that agents with presets ask through the gateway.
+    pub(crate) fn preset_models(&self) -> impl Iterator<Item = &ModelConfig> {
+        self.agents.iter().filter_map(|agent| match &agent.kind {
+            AgentKind::Preset(agent) => agent.model.as_ref(),
+            _ => None,
+        })
+    }
+
+    /// The price of a model at the server of an agent's model, if the settings have it. Of agents with the same model,
+    /// those of this agent count first.
+    pub(crate) fn price_at(&self, own: &ModelConfig, name: &str) -> Option<Price> {
+        let mut models = iter::once(own).chain(self.preset_models());
+        models
+            .find_map(|model| model.price.filter(|_| model.name == name && model.base_urls == own.base_urls))
+    }
+
     /// Whether a trial of the job may need an environment, and so the job needs a provider.
     pub fn needs_environment(&self) -> bool {
         self.datasets.iter().any(|dataset| match &dataset.source {

@@ -49,7 +49,6 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 pub use added::AddedTrials;
 pub use difference::ConfigDifference;
 pub use examples::{ExampleSet, ExampleWriter, StoredExamples};
-pub use gateway::GatewayFailure;
 pub use no_provider::NoProvider;
 pub use plan::{Plan, PlanAgent, PlanError, Selection};
 pub use planned::{ContainerWork, PlanDataset, PlanTask, Work};
@@ -67,6 +66,7 @@ use rollout_core::{
     row::RolloutOutput,
 };
 use rollout_env::Provider;
+use rollout_gateway::GatewayError;
 use rollout_model as model;
 use rollout_model::{Share, State};
 use rollout_record::{
@@ -195,7 +195,7 @@ pub enum JobError {
     NotAJob(PathBuf),
     /// Agents cannot reach their models.
     #[error("the gateway to the models cannot be started")]
-    Gateway(#[from] GatewayFailure),
+    Gateway(#[from] GatewayError),
     /// The files of a task cannot be read.
     #[error("cannot read the files of the tasks")]
     Tasks(#[source] io::Error),

@@ -75,6 +75,12 @@ pub(super) async fn open(
         .await
         .map_err(|error| internal(format!("cannot write the record of model calls: {error}")))?;
     let server = upstream(model, trial.id.attempt);
+    let route = |pattern: String, name: &str| ModelRoute {
+        pattern,
+        model: Some(name.to_owned()),
+        upstream: server.clone(),
+        price: trial.config.price_at(model, name),
+    };
     let mut spec = SessionSpec {
         budget: Budget {
             tokens: agent.limits.max_total_tokens,
@@ -86,10 +92,11 @@ pub(super) async fn open(
         // Attempts at the same task are different samples.
         cache_scope: trial.id.to_string(),
         secrets: (*trial.redactor).clone(),
-        ..SessionSpec::new(&record, ModelRoute::all(server.clone(), &model.name))
+        ..SessionSpec::new(&record, route("*".to_owned(), &model.name))
     };
-    if !trial.config.gateway.models.is_empty() {
-        spec.routes = routes(&server, &model.name, &trial.config.gateway.models);
+    let models = &trial.config.gateway.models;
+    if !models.is_empty() {
+        spec.routes = routes(&model.name, models, route);
     }
     let session = gateway.open(spec).map_err(|error| internal(error.to_string()))?;
     let port = required(Phase::Execute, environment.offer(gateway.address())).await?;
@@ -125,12 +132,11 @@ fn upstream(model: &ModelConfig, attempt: u32) -> Upstream {
 }
 
 /// Which model answers which name. The agent's own model answers to its own name, whatever the patterns are.
-fn routes(server: &Upstream, own: &str, models: &IndexMap<String, Option<String>>) -> Vec<ModelRoute> {
-    let route = |pattern: String, model: &str| ModelRoute {
-        pattern,
-        model: Some(model.to_owned()),
-        upstream: server.clone(),
-    };
+fn routes(
+    own: &str,
+    models: &IndexMap<String, Option<String>>,
+    route: impl Fn(String, &str) -> ModelRoute,
+) -> Vec<ModelRoute> {
     let others =
         models.iter().map(|(pattern, model)| route(pattern.clone(), model.as_deref().unwrap_or(own)));
     iter::once(route(globset::escape(own), own)).chain(others).collect()
