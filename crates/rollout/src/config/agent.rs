@@ -42,6 +42,15 @@ impl AgentConfig {
         let preset = matches!(self.kind, AgentKind::Preset(_));
         self.cache_install.unwrap_or(preset || environment.cache_agent_install)
     }
+
+    /// The model that it asks, if the job has one for it.
+    pub(crate) fn model(&self) -> Option<&ModelConfig> {
+        match &self.kind {
+            AgentKind::Model(agent) => Some(&agent.model),
+            AgentKind::Preset(agent) => agent.model.as_ref(),
+            AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
+        }
+    }
 }
 
 /// What an agent does.

@@ -7,7 +7,7 @@ use reqwest::{Client, Url, redirect};
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{Finding, FindingKind};
-use crate::config::{AgentKind, DatasetSource, JobConfig, ModelConfig, RolloutConfig, ScoreConfig, UserKind};
+use crate::config::{DatasetSource, JobConfig, ModelConfig, RolloutConfig, ScoreConfig, UserKind};
 use rollout_core::text::chain;
 use rollout_model::metric::Metric;
 
@@ -19,12 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub fn unreachable_models(config: &JobConfig) -> BoxFuture<'_, Vec<Finding>> {
     let mut servers = Servers::default();
     for agent in &config.agents {
-        let model = match &agent.kind {
-            AgentKind::Model(agent) => Some(&agent.model),
-            AgentKind::Preset(agent) => agent.model.as_ref(),
-            AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
-        };
-        model.into_iter().for_each(|model| servers.add(model, format!("agent {}", agent.name)));
+        agent.model().into_iter().for_each(|model| servers.add(model, format!("agent {}", agent.name)));
     }
     for dataset in &config.datasets {
         let DatasetSource::Interaction(interaction) = &dataset.source else { continue };

@@ -6,34 +6,29 @@ use rollout_testkit::Cut;
 
 use super::*;
 
-/// The four agents of the quick form, with their dialects.
-macro_rules! for_each_agent {
-    ($check:ident $(, mini_swe_agent: $attribute:meta)?) => {
+/// Lets agents meet a failure, some only in the full form: with the environment, the name, the dialect, and the image.
+macro_rules! agents {
+    ($check:ident quick { $($quick:ident: $in_quick:ident, $agent:literal, $dialect:literal;)* }
+                  full { $($full:ident: $in_full:ident, $other:literal, $other_dialect:literal, $base:expr;)* }) => {
         mod $check {
-            #[test]
-            fn claude_code() {
-                super::$check("claude-code", "messages");
-            }
+            use super::*;
 
-            #[test]
-            fn codex() {
-                super::$check("codex", "responses");
-            }
+            $(#[test]
+            fn $quick() {
+                super::$check($in_quick, $agent, $dialect, "test");
+            })*
 
-            #[test]
-            fn gemini_cli() {
-                super::$check("gemini-cli", "gemini");
-            }
-
-            // Loading its libraries takes longer than all others together.
-            #[test]
-            $(#[$attribute])?
-            fn mini_swe_agent() {
-                super::$check("mini-swe-agent", "chat");
-            }
+            $(#[test]
+            #[ignore = "part of ./test --full"]
+            fn $full() {
+                super::$check($in_full, $other, $other_dialect, $base);
+            })*
         }
     };
 }
+
+/// Makes a job of an agent with a model.
+type MakeJob = fn(&str, &Value) -> TestJob;
 
 /// A job of one trial. After a second call, the agent is refused: some would try a failed call again for minutes.
 fn two_calls(job: TestJob, agent: &str, model: &Value, base: &str) -> TestJob {
@@ -55,9 +50,9 @@ fn had_no_model(job: TestJob, agent: &str, kind: &str) -> Value {
     result
 }
 
-fn busy_once(agent: &str, dialect: &str) {
+fn busy_once(make: MakeJob, agent: &str, dialect: &str, base: &str) {
     let server = fails_once(ModelReply::error(429, "slow down").header("retry-after", "0"));
-    let job = native(agent, &served_by(&server, dialect)).task(HELLO.task("test"));
+    let job = make(agent, &served_by(&server, dialect)).task(HELLO.task(base));
     let ran = job.set("gateway", json!({"max_retries": 0})).run().expect(0);
     let result = ran.trial(&format!("{agent}/set/hello__1"));
     assert_eq!(result["reward"], 1.0, "{result:#}");
@@ -65,38 +60,104 @@ fn busy_once(agent: &str, dialect: &str) {
     assert_eq!(result["model_calls"]["errors"], json!({"rate_limited": 1}), "{result:#}");
 }
 
-fn always_failing(agent: &str, dialect: &str) {
+fn always_failing(make: MakeJob, agent: &str, dialect: &str, base: &str) {
     let server = ModelServer::always(ModelReply::error(500, "out of order"));
     let model = served_by(&server, dialect);
-    had_no_model(two_calls(native(agent, &model), agent, &model, "test"), agent, "upstream_failed");
+    had_no_model(two_calls(make(agent, &model), agent, &model, base), agent, "upstream_failed");
 }
 
-fn always_cut(agent: &str, dialect: &str) {
+fn always_cut(make: MakeJob, agent: &str, dialect: &str, base: &str) {
     let server = ModelServer::scripted(|request| reply(request).usage(COUNTS).cut(Cut::Midway));
     let model = served_by(&server, dialect);
-    had_no_model(two_calls(native(agent, &model), agent, &model, "test"), agent, "cut");
+    had_no_model(two_calls(make(agent, &model), agent, &model, base), agent, "cut");
 }
 
-fn refused_key(agent: &str, dialect: &str) {
+fn refused_key(make: MakeJob, agent: &str, dialect: &str, base: &str) {
     let server = refusing(dialect);
-    refuses_the_key(native(agent, &served_by(&server, dialect)), agent, "test");
+    refuses_the_key(make(agent, &served_by(&server, dialect)), agent, base);
 }
 
 // A server that is busy once, without retries of the gateway: the agent itself asks again.
-for_each_agent!(busy_once, mini_swe_agent: ignore = "part of ./test --full");
-// A server that always fails is no failure of the agent.
-for_each_agent!(always_failing);
-// Nor is a stream that is always cut.
-for_each_agent!(always_cut, mini_swe_agent: ignore = "part of ./test --full");
-// A refused key stops the job.
-for_each_agent!(refused_key, mini_swe_agent: ignore = "part of ./test --full");
+agents! { busy_once
+    quick {
+        claude_code: native, "claude-code", "messages";
+        codex: native, "codex", "responses";
+        gemini_cli: native, "gemini-cli", "gemini";
+        codex_in_a_container: docker, "codex", "responses";
+    }
+    full {
+        // Loading its libraries takes longer than all others together.
+        mini_swe_agent: native, "mini-swe-agent", "chat", "test";
+        aider: native, "aider", "chat", "test";
+        cline: native, "cline", "chat", "test";
+        copilot: native, "copilot", "chat", "test";
+        goose: native, "goose", "chat", "test";
+        kimi_code: native, "kimi-code", "chat", "test";
+        opencode: native, "opencode", "chat", "test";
+        openhands: docker, "openhands", "chat", with_newer_python();
+        qwen_code: native, "qwen-code", "chat", "test";
+    }
+}
 
-#[test]
-fn a_server_that_always_fails_is_no_failure_of_an_agent_in_a_container() {
-    for (agent, dialect) in [("claude-code", "messages"), ("codex", "responses")] {
-        let server = ModelServer::always(ModelReply::error(500, "out of order"));
-        let model = served_by(&server, dialect);
-        had_no_model(two_calls(docker(agent, &model), agent, &model, "test"), agent, "upstream_failed");
+// A server that always fails is no failure of the agent.
+agents! { always_failing
+    quick {
+        claude_code: native, "claude-code", "messages";
+        codex: native, "codex", "responses";
+        gemini_cli: native, "gemini-cli", "gemini";
+        mini_swe_agent: native, "mini-swe-agent", "chat";
+        claude_code_in_a_container: docker, "claude-code", "messages";
+        codex_in_a_container: docker, "codex", "responses";
+    }
+    full {
+        aider: native, "aider", "chat", "test";
+        cline: native, "cline", "chat", "test";
+        copilot: native, "copilot", "chat", "test";
+        goose: native, "goose", "chat", "test";
+        kimi_code: native, "kimi-code", "chat", "test";
+        opencode: native, "opencode", "chat", "test";
+        openhands: docker, "openhands", "chat", with_newer_python();
+        qwen_code: native, "qwen-code", "chat", "test";
+    }
+}
+
+// Nor is a stream that is always cut.
+agents! { always_cut
+    quick {
+        claude_code: native, "claude-code", "messages";
+        codex: native, "codex", "responses";
+        gemini_cli: native, "gemini-cli", "gemini";
+        codex_in_a_container: docker, "codex", "responses";
+    }
+    full {
+        mini_swe_agent: native, "mini-swe-agent", "chat", "test";
+        cline: native, "cline", "chat", "test";
+        copilot: native, "copilot", "chat", "test";
+        goose: native, "goose", "chat", "test";
+        kimi_code: native, "kimi-code", "chat", "test";
+        opencode: native, "opencode", "chat", "test";
+        qwen_code: native, "qwen-code", "chat", "test";
+    }
+}
+
+// A refused key stops the job.
+agents! { refused_key
+    quick {
+        claude_code: native, "claude-code", "messages";
+        codex: native, "codex", "responses";
+        gemini_cli: native, "gemini-cli", "gemini";
+        codex_in_a_container: docker, "codex", "responses";
+    }
+    full {
+        mini_swe_agent: native, "mini-swe-agent", "chat", "test";
+        aider: native, "aider", "chat", "test";
+        cline: native, "cline", "chat", "test";
+        copilot: native, "copilot", "chat", "test";
+        goose: native, "goose", "chat", "test";
+        kimi_code: native, "kimi-code", "chat", "test";
+        opencode: native, "opencode", "chat", "test";
+        openhands: docker, "openhands", "chat", with_newer_python();
+        qwen_code: native, "qwen-code", "chat", "test";
     }
 }
 
@@ -105,56 +166,29 @@ mod of_silent_agents {
     use super::*;
 
     #[track_caller]
-    fn fails(job: fn(&str, &Value) -> TestJob, agent: &str, base: &str, reply: ModelReply, kind: &str) {
-        let server = ModelServer::always(reply);
+    fn is_refused(make: MakeJob, agent: &str, base: &str) {
+        let server = ModelServer::always(ModelReply::error(400, "no such thing"));
         let model = served_by(&server, "chat");
-        let job = job(agent, &model).task(HELLO.task(base)).set("retry", json!({"max_attempts": 1}));
-        had_no_model(job.set("gateway", json!({"max_retries": 0})), agent, kind);
-    }
-
-    fn no_such_thing() -> ModelReply {
-        ModelReply::error(400, "no such thing")
+        let job = make(agent, &model).task(HELLO.task(base)).set("retry", json!({"max_attempts": 1}));
+        had_no_model(job.set("gateway", json!({"max_retries": 0})), agent, "refused");
     }
 
     #[test]
     #[ignore = "part of ./test --full"]
     fn a_refused_call_of_aider() {
-        fails(native, "aider", "test", no_such_thing(), "refused");
+        is_refused(native, "aider", "test");
     }
 
     #[test]
     #[ignore = "part of ./test --full"]
     fn a_refused_call_of_goose() {
-        fails(native, "goose", "test", no_such_thing(), "refused");
-    }
-
-    #[test]
-    #[ignore = "part of ./test --full"]
-    fn a_cut_stream_of_goose() {
-        fails(native, "goose", "test", ModelReply::text("one two three").cut(Cut::Midway), "cut");
+        is_refused(native, "goose", "test");
     }
 
     #[test]
     #[ignore = "part of ./test --full"]
     fn a_refused_call_of_openhands() {
-        fails(docker, "openhands", with_newer_python(), no_such_thing(), "refused");
-    }
-
-    #[test]
-    #[ignore = "part of ./test --full"]
-    fn a_refused_key_of_aider_and_goose() {
-        let server = refusing("chat");
-        for agent in ["aider", "goose"] {
-            refuses_the_key(native(agent, &served_by(&server, "chat")), agent, "test");
-        }
-    }
-
-    #[test]
-    #[ignore = "part of ./test --full"]
-    fn a_refused_key_of_openhands() {
-        let server = refusing("chat");
-        let job = docker("openhands", &served_by(&server, "chat"));
-        refuses_the_key(job, "openhands", with_newer_python());
+        is_refused(docker, "openhands", with_newer_python());
     }
 }
 
@@ -185,7 +219,8 @@ fn refuses_the_key(job: TestJob, agent: &str, base: &str) {
         .set("gateway", json!({"max_retries": 0}));
     let ran = job.run().expect(1);
     let stderr = ran.stderr();
-    assert!(stderr.contains(&format!("the server rejected the API key of model {agent}")), "{stderr}");
+    let message = format!("the server rejected the API key of agent {agent} (model scripted)");
+    assert!(stderr.contains(&message), "{stderr}");
     assert!(!stderr.contains("sk-wrong-key"), "{stderr}");
     assert!(!job.dir().join(format!("{agent}/set/hello__1/result.json")).exists(), "no trial has a result");
 }

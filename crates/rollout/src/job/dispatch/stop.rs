@@ -21,8 +21,12 @@ impl Dispatcher {
     /// Ends the job: every other trial of the model would fail too.
     pub(super) fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
         let agent = self.plan.parts(index).0;
-        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
-        let who = format!("model {model}");
+        let of_agent = agent.config.as_ref().and_then(|config| config.model());
+        let who = match (&agent.model, of_agent) {
+            (Some(model), _) => format!("model {}", model.name),
+            (None, Some(model)) => format!("agent {} (model {})", agent.name, model.name),
+            (None, None) => format!("agent {}", agent.name),
+        };
         self.tell(Event::TrialSkipped { index });
         self.refused(who, error);
     }
