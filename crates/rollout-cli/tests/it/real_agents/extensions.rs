@@ -71,6 +71,12 @@ fn gemini_cli_offers_the_tools_of_an_mcp_server() {
 
 #[test]
 #[ignore = "part of ./test --full"]
+fn qwen_code_offers_the_tools_of_an_mcp_server() {
+    shows("qwen-code", "chat", with_server(), "tell_weather");
+}
+
+#[test]
+#[ignore = "part of ./test --full"]
 fn opencode_offers_the_tools_of_an_mcp_server() {
     shows("opencode", "chat", with_server(), "tell_weather");
 }
