@@ -278,9 +278,12 @@ impl Call {
         Some(Cache::key(&self.session.cache_scope, server.dialect, url.as_str(), &body, repeat))
     }
 
-    /// Saves a response in the cache, unless it contains a secret. A stream may have one in several pieces, so that only
-    /// the copy shows it.
+    /// Saves a response in the cache, unless it reports an error or contains a secret. A stream may have one in several
+    /// pieces, so that only the copy shows it.
     async fn save(&self, unsaved: Unsaved, copied: Option<&Copied>) {
+        if copied.is_some_and(|copied| copied.error.is_some()) {
+            return;
+        }
         let response = copied.and_then(|copied| copied.response.as_ref()).map(Value::to_string);
         let is_secret = [Some(unsaved.body.as_ref()), response.as_deref().map(str::as_bytes)]
             .into_iter()
@@ -309,8 +312,8 @@ impl Call {
         }
         record.truncated = is_truncated;
         // A stream with an error in it also ends too early; the error says why.
-        if let Some(message) = error {
-            record.error = Some(CallError::new(CallErrorKind::UpstreamFailed, message));
+        if error.is_some() {
+            record.error = error;
         }
     }
 

@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::{
     assemble::Assembler,
     dialect::Dialect,
+    record::{CallError, CallErrorKind},
+    translate::{self, ErrorKind},
     usage::{self, CallUsage, StreamUsage},
 };
 
@@ -32,7 +34,7 @@ struct Events {
     bytes: usize,
     max_bytes: usize,
     is_complete: bool,
-    error: Option<String>,
+    error: Option<CallError>,
 }
 
 /// The end of a response, in the dialect of the upstream.
@@ -42,15 +44,16 @@ pub(crate) struct Copied {
     pub(crate) usage: Option<CallUsage>,
     pub(crate) is_complete: bool,
     pub(crate) is_truncated: bool,
-    /// An error that the upstream reported in the stream.
-    pub(crate) error: Option<String>,
+    /// An error that the upstream reported in the response.
+    pub(crate) error: Option<CallError>,
 }
 
 impl Copied {
     /// A response that is no stream.
     pub(crate) fn whole(dialect: Dialect, response: Value) -> Self {
         let usage = usage::of_response(dialect, &response);
-        Self { response: Some(response), usage, is_complete: true, is_truncated: false, error: None }
+        let error = error_of(&response);
+        Self { response: Some(response), usage, is_complete: error.is_none(), is_truncated: false, error }
     }
 }
 
@@ -160,19 +163,25 @@ fn is_last(dialect: Dialect, data: &Value) -> bool {
             Some("response.completed" | "response.incomplete" | "response.failed")
         ),
         Dialect::Messages => data["type"] == "message_stop",
-        Dialect::Gemini => any(&data["candidates"], "finishReason"),
+        // A prompt that is blocked has no candidates.
+        Dialect::Gemini => {
+            any(&data["candidates"], "finishReason") || data["promptFeedback"]["blockReason"].is_string()
+        }
     }
 }
 
-/// The message of an error in a stream.
-fn error_of(data: &Value) -> Option<String> {
-    let error = match data["type"].as_str() {
-        Some("response.failed") => &data["response"]["error"],
-        Some("error") if data["error"].is_null() => data,
-        _ => &data["error"],
+/// An error in a response, or in an event of a stream. Its status was that of a success.
+fn error_of(data: &Value) -> Option<CallError> {
+    let (kind, message) = translate::error_in(data)?;
+    let kind = match kind {
+        ErrorKind::ContextLength => CallErrorKind::ContextLength,
+        ErrorKind::InvalidRequest | ErrorKind::NotFound | ErrorKind::TooLarge => CallErrorKind::Refused,
+        ErrorKind::RateLimit | ErrorKind::Quota => CallErrorKind::RateLimited,
+        ErrorKind::Authentication
+        | ErrorKind::Permission
+        | ErrorKind::Overloaded
+        | ErrorKind::Timeout
+        | ErrorKind::Server => CallErrorKind::UpstreamFailed,
     };
-    if error.is_null() {
-        return None;
-    }
-    Some(error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned))
+    Some(CallError::new(kind, message))
 }

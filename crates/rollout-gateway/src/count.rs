@@ -1,4 +1,4 @@
-//! Counts the tokens of a request, without a record.
+//! Counts the tokens of a request, without a record and without limits.
 
 use axum::{
     body::Body,
@@ -10,6 +10,7 @@ use crate::{
     answer::{Refusal, respond},
     dialect::Dialect,
     edit::{self, Fields},
+    exchange::{self, MAX_ERROR_BYTES},
     session::SessionState,
     shared::Shared,
     translate::{Target, listing},
@@ -62,13 +63,23 @@ pub(crate) async fn answer(
         .post(server.url(Operation::CountTokens, model, query.filter(|_| is_same)))
         .headers(server.headers(headers, is_same))
         .body(body);
-    let Ok(response) = request.send().await else { return estimate() };
-    let (status, headers) = (response.status(), response_headers(response.headers()));
+    let counted_there = async {
+        let mut response = request.send().await?;
+        let (status, headers) = (response.status(), response_headers(response.headers()));
+        Ok::<_, reqwest::Error>((status, headers, exchange::read(&mut response, MAX_ERROR_BYTES).await?))
+    };
+    let counted_there = tokio::select! {
+        counted_there = counted_there => counted_there,
+        () = session.closed.cancelled() => {
+            return Refusal::new(StatusCode::BAD_GATEWAY, "the session of this call was closed").response(dialect);
+        }
+    };
+    let Ok((status, headers, body)) = counted_there else { return estimate() };
     // Many servers do not count.
     if matches!(status.as_u16(), 404 | 405 | 501) {
         return estimate();
     }
-    let Ok(text) = response.text().await else { return estimate() };
+    let text = String::from_utf8_lossy(&body).into_owned();
     if !is_same {
         let counted_there =
             serde_json::from_str(&text).ok().and_then(|body| listing::read_count(server.dialect, &body));

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use reqwest::Url;
-use rollout_model::client::pause;
+use rollout_model::client::{pause, rejects_key};
 use serde_json::Value;
 
 use crate::{
@@ -12,13 +12,14 @@ use crate::{
     record::CallErrorKind,
     session::SessionState,
     shared::Shared,
+    translate,
     upstream::{Verdict, judge},
 };
 
 /// The largest response that is not a stream.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// The largest error that is passed on.
-const MAX_ERROR_BYTES: usize = 1 << 20;
+pub(crate) const MAX_ERROR_BYTES: usize = 1 << 20;
 /// How much of an error text is recorded.
 const MAX_EXCERPT_CHARS: usize = 600;
 
@@ -121,12 +122,36 @@ impl Exchange<'_> {
             };
         }
         let body = read(&mut response, MAX_RESPONSE_BYTES).await.map_err(cut)?;
+        if let Some(meant) = status_of_error(&body) {
+            let verdict = judge(meant, &headers, &body);
+            let message = format!("{status}: {}", message_of(&body));
+            return Err((
+                Failed { kind: verdict.kind, message, response: Some((meant, headers, body)) },
+                verdict,
+            ));
+        }
         Ok(Received::Whole { status, headers, body })
     }
 }
 
+/// The status that a response with an error and without an answer should have had: some servers send 200.
+fn status_of_error(body: &[u8]) -> Option<StatusCode> {
+    if body.len() > MAX_ERROR_BYTES {
+        return None;
+    }
+    let parsed: Value = serde_json::from_slice(body).ok()?;
+    translate::error_in(&parsed)?;
+    let has_items = |key: &str| parsed[key].as_array().is_some_and(|items| !items.is_empty());
+    if ["choices", "output", "content", "candidates"].into_iter().any(has_items) {
+        return None;
+    }
+    let status = translate::status_in(&parsed).and_then(|status| StatusCode::from_u16(status).ok());
+    // Servers that pass requests on report the keys of others in this way.
+    Some(status.filter(|status| !rejects_key(*status, body)).unwrap_or(StatusCode::BAD_GATEWAY))
+}
+
 /// Reads a body up to a number of bytes.
-async fn read(response: &mut reqwest::Response, most: usize) -> Result<Bytes, reqwest::Error> {
+pub(crate) async fn read(response: &mut reqwest::Response, most: usize) -> Result<Bytes, reqwest::Error> {
     let mut body = BytesMut::new();
     while let Some(piece) = response.chunk().await? {
         body.extend_from_slice(&piece[..piece.len().min(most - body.len())]);

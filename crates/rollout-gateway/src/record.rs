@@ -101,8 +101,10 @@ pub enum CallErrorKind {
     NotTranslatable,
     /// The upstream refused the key.
     Unauthorized,
-    /// The upstream has a rate limit, or its quota is used up.
+    /// The upstream has a rate limit, or its quota or credit is used up.
     RateLimited,
+    /// The conversation is longer than the context of the model.
+    ContextLength,
     /// The upstream refused the request for another reason.
     Refused,
     /// The upstream failed.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
 use reqwest::Url;
-use rollout_model::client::{rejects_key, retry_after, shown_url};
+use rollout_model::client::{is_overlong, rejects_key, retry_after, shown_url};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 
@@ -36,8 +36,9 @@ pub(crate) enum Operation {
     CountTokens,
 }
 
-/// Headers that belong to one connection, or to the gateway itself.
-const OWN_HEADERS: [&str; 18] = [
+/// Headers that belong to one connection, to the gateway itself, or to a key: with a wrong account in them, the server
+/// rejects the real key.
+const OWN_HEADERS: [&str; 21] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -49,6 +50,8 @@ const OWN_HEADERS: [&str; 18] = [
     "forwarded",
     "host",
     "keep-alive",
+    "openai-organization",
+    "openai-project",
     "proxy-authorization",
     "te",
     "trailer",
@@ -56,6 +59,7 @@ const OWN_HEADERS: [&str; 18] = [
     "upgrade",
     "x-api-key",
     "x-goog-api-key",
+    "x-goog-user-project",
 ];
 
 impl Server {
@@ -186,7 +190,9 @@ pub(crate) struct Verdict {
 pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let kind = match status.as_u16() {
         _ if rejects_key(status, body) => CallErrorKind::Unauthorized,
-        429 => CallErrorKind::RateLimited,
+        402 | 429 => CallErrorKind::RateLimited,
+        400 if has_no_credit(body) => CallErrorKind::RateLimited,
+        400 | 413 if is_overlong(&String::from_utf8_lossy(body)) => CallErrorKind::ContextLength,
         400..=499 => CallErrorKind::Refused,
         _ => CallErrorKind::UpstreamFailed,
     };
@@ -202,6 +208,14 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Ver
     Verdict { kind, is_temporary, after }
 }
 
+/// Whether the account has no credit left, which Anthropic reports with the status of an invalid request.
+fn has_no_credit(body: &[u8]) -> bool {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    body["error"]["message"]
+        .as_str()
+        .is_some_and(|message| message.starts_with("Your credit balance is too low"))
+}
+
 /// How long Google asks to wait, which it writes into the body: `"retryDelay": "34.5s"`.
 fn retry_delay(body: &[u8]) -> Option<Duration> {
     let body: Value = serde_json::from_slice(body).ok()?;
@@ -215,6 +229,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_kind_of_a_failure_comes_from_its_status_and_body() {
+        let error = |message: &str| json!({"error": {"message": message}}).to_string();
+        for (status, body, kind) in [
+            (400, error("no such field"), CallErrorKind::Refused),
+            (400, error("prompt is too long: 9 tokens > 8 maximum"), CallErrorKind::ContextLength),
+            (400, error("This model's maximum context length is 8 tokens."), CallErrorKind::ContextLength),
+            (413, error("request_too_large"), CallErrorKind::ContextLength),
+            (413, error("no"), CallErrorKind::Refused),
+            (400, error("Your credit balance is too low to access the API."), CallErrorKind::RateLimited),
+            (400, error("`Your credit balance is too low` is not a role"), CallErrorKind::Refused),
+            (402, error("Insufficient Balance"), CallErrorKind::RateLimited),
+            (403, error("no"), CallErrorKind::Unauthorized),
+            (429, error("prompt is too long"), CallErrorKind::RateLimited),
+            (500, error("prompt is too long"), CallErrorKind::UpstreamFailed),
+        ] {
+            let verdict = judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes());
+            assert_eq!(verdict.kind, kind, "{status} {body}");
+        }
+    }
 
     #[test]
     fn the_delay_that_google_asks_for_is_read_from_the_body() {

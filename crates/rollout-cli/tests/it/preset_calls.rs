@@ -22,12 +22,16 @@ execute: |
   tools=', "tools": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]'
 "#;
 
-/// A server whose calls have a cost. It fails for what contains `fail`.
+/// A server whose calls have a cost. It fails for what contains `fail`, rejects what contains `reject`, and what contains
+/// `long` is too long for it.
 fn server() -> ModelServer {
     let counts = TokenCounts { prompt: 100, completion: 10, ..TokenCounts::default() };
-    ModelServer::scripted(move |request| match request.last_text().contains("fail") {
-        true => ModelReply::error(500, "out of order"),
-        false => ModelReply::text("hello").usage(counts),
+    ModelServer::scripted(move |request| match request.last_text().as_str() {
+        text if text.contains("fail") => ModelReply::error(500, "out of order"),
+        text if text.contains("reject") => ModelReply::error(400, "no such role"),
+        text if text.contains("long") => ModelReply::overlong(),
+        "" => ModelReply::error(400, "no messages"),
+        _ => ModelReply::text("hello").usage(counts),
     })
 }
 
@@ -83,6 +87,85 @@ fn an_agent_that_exits_with_0_after_the_last_call_of_its_conversation_failed_has
     let message = error["message"].as_str().unwrap();
     assert!(message.starts_with("the agent's last call of its model failed: "), "{message}");
     assert!(message.contains("out of order"), "{message}");
+}
+
+/// Sends a request without anything in it.
+const EMPTY: &str = "exec 3<> \"/dev/tcp/127.0.0.1/${ROLLOUT_MODEL_URL##*:}\"
+    printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: gateway\\r\\nAuthorization: Bearer %s\\r\\n' \"$ROLLOUT_MODEL_TOKEN\" >&3
+    printf 'Content-Type: application/json\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\n{}' >&3
+    cat <&3 > /dev/null";
+
+#[test]
+fn an_agent_whose_requests_are_rejected_at_the_end_is_graded() {
+    for (last, kind, note) in [
+        ("ask long-work \"$tools\"", "context_length", "the conversation is longer than the context"),
+        ("ask reject-work \"$tools\"", "refused", "the last call of the conversation was rejected"),
+        // Without tools, every call may be one of the conversation.
+        ("ask reject-work", "refused", ""),
+        (EMPTY, "refused", ""),
+    ] {
+        for (work, exit) in [("touch /app/done", 0), ("touch /app/done", 1), ("", 0)] {
+            let commands = format!("ask work \"$tools\"\n{work}\n{last}\nexit {exit}");
+            let ran = run(&commands);
+            let result = ran.trial(TRIAL);
+            let shown = format!("{commands}\n{result:#}");
+            assert_eq!(result["model_calls"]["errors"], json!({kind: 1}), "{shown}");
+            let excluded = &ran.result()["headline"]["excluded"]["failed_by_infrastructure"];
+            assert!(excluded.is_null() || *excluded == 0, "{shown}");
+            if note.is_empty() && exit == 1 {
+                assert_eq!(result["error"]["type"], "agent_execution_failed", "{shown}");
+                continue;
+            }
+            assert_eq!(result["error"], Value::Null, "{shown}");
+            assert_eq!(result["reward"], if work.is_empty() { 0.0 } else { 1.0 }, "{shown}");
+            assert!(result["notes"].to_string().contains(note), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn an_agent_whose_every_request_is_rejected_has_no_model() {
+    for commands in ["ask reject-work \"$tools\"", "ask a-title\nask reject-work \"$tools\"", "ask long-work"]
+    {
+        let ran = run(commands).expect(1);
+        let error = &ran.trial(TRIAL)["error"];
+        assert_eq!(error["type"], "model_failed", "{commands}: {error:#}");
+    }
+}
+
+#[test]
+fn agents_with_models_of_the_same_name_have_their_own_prices() {
+    let servers = [server(), server()];
+    let agent = |name: &str, server: &ModelServer, prices: Value| {
+        let mut model = json!({"name": "m", "base_url": server.url()});
+        if !prices.is_null() {
+            model["prices"] = prices;
+        }
+        json!({"name": name, "preset": "./asking.yaml", "model": model})
+    };
+    let job = job(&servers[0], "ask work\ntouch /app/done", json!({}), json!({}));
+    let cheap = json!({"input": 1, "output": 10});
+    let dear = json!({"input": 10, "output": 100});
+    let agents = json!([
+        agent("cheap", &servers[0], cheap),
+        agent("dear", &servers[0], dear),
+        agent("unknown", &servers[1], Value::Null),
+    ]);
+    let ran = job.set("agents", agents).run().expect(0);
+    let cost = |name: &str| ran.trial(&format!("{name}/set/task__1"))["usage"]["cost_usd"].clone();
+    assert_eq!((cost("cheap"), cost("dear"), cost("unknown")), (json!(0.0002), json!(0.002), Value::Null));
+}
+
+#[test]
+fn a_prompt_that_is_rejected_for_its_content_does_not_stop_the_job() {
+    let flagged =
+        json!({"error": {"code": 403, "message": "flagged", "metadata": {"reasons": ["violence"]}}});
+    let flagged = flagged.to_string();
+    let server = ModelServer::always(ModelReply::raw(403, flagged));
+    let ran = job(&server, "ask work", json!({}), json!({})).run().expect(1);
+    let result = ran.trial(TRIAL);
+    assert_eq!(result["error"]["type"], "model_failed", "{result:#}");
+    assert_eq!(result["model_calls"]["errors"], json!({"refused": 1}), "{result:#}");
 }
 
 #[test]

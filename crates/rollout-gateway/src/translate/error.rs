@@ -1,5 +1,6 @@
 //! Error bodies of each dialect, written and read.
 
+use rollout_model::client::is_overlong;
 use serde_json::{Value, json};
 
 use super::sse;
@@ -7,11 +8,6 @@ use crate::Dialect;
 
 /// How Anthropic says that a conversation is too long.
 const TOO_LONG: &str = "prompt is too long";
-
-/// How providers say that a conversation is too long: Anthropic, vLLM and others, OpenAI, Google. Most have no code for
-/// it.
-const CONTEXT_LENGTH: [&str; 4] =
-    [TOO_LONG, "maximum context length", "context window", "exceeds the maximum number of tokens"];
 
 /// The most letters of a message that are passed on.
 const MESSAGE: usize = 4000;
@@ -202,21 +198,27 @@ pub(crate) fn read_error(status: u16, body: &Value) -> (ErrorKind, String) {
     // Some servers repeat the request in it.
     let message: String = message.chars().take(MESSAGE).collect();
     let kind = word.unwrap_or_else(|| ErrorKind::from_status(status));
-    let is_long = || CONTEXT_LENGTH.iter().any(|words| message.contains(words));
     match kind {
-        ErrorKind::InvalidRequest if is_long() => (ErrorKind::ContextLength, message),
+        // Most providers have no code for it.
+        ErrorKind::InvalidRequest if is_overlong(&message) => (ErrorKind::ContextLength, message),
         kind => (kind, message),
     }
 }
 
-/// The error that an event of a stream reports, if it reports one.
-pub(super) fn in_stream(event: &Value) -> Option<(ErrorKind, String)> {
-    match event.get("type").and_then(Value::as_str) {
-        Some("error") => Some(read_error(500, event)),
-        Some("response.failed") => Some(read_error(500, event.get("response")?)),
-        Some(_) => None,
-        None => event.get("error").filter(|error| !error.is_null()).map(|_| read_error(500, event)),
-    }
+/// The error that an event of a stream reports, or a whole response, if it reports one.
+pub(crate) fn error_in(event: &Value) -> Option<(ErrorKind, String)> {
+    let body = match event.get("type").and_then(Value::as_str) {
+        Some("error") => event,
+        Some("response.failed") => event.get("response")?,
+        _ => event.get("error").filter(|error| !error.is_null()).map(|_| event)?,
+    };
+    Some(read_error(status_in(body).unwrap_or(500), body))
+}
+
+/// The status that the body of an error names.
+pub(crate) fn status_in(body: &Value) -> Option<u16> {
+    let code = body.get("error")?.get("code")?.as_u64()?;
+    u16::try_from(code).ok().filter(|code| (400..600).contains(code))
 }
 
 #[cfg(test)]

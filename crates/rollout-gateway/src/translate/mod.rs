@@ -31,7 +31,7 @@ use serde_json::Value;
 
 pub use recorded::ChatForm;
 
-pub(crate) use error::{ErrorKind, error, error_event, read_error};
+pub(crate) use error::{ErrorKind, error, error_event, error_in, read_error, status_in};
 
 use crate::Dialect;
 use fields::{Notes, Object};
@@ -279,7 +279,7 @@ impl StreamTranslator {
         } else {
             let event: Value = serde_json::from_slice(data)
                 .map_err(|error| TranslationError::invalid("event", &format!("is not JSON: {error}")))?;
-            if let Some((kind, message)) = error::in_stream(&event) {
+            if let Some((kind, message)) = error_in(&event) {
                 let bytes = error_event(self.client, kind, &message);
                 self.failure = Some((kind, message));
                 return Ok(bytes);

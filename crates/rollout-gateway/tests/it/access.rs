@@ -101,3 +101,21 @@ async fn tokens_are_counted_by_the_upstream_or_estimated() {
         assert_eq!(setup.close().await.summary.calls, 0);
     }
 }
+
+#[tokio::test]
+async fn a_request_that_counts_tokens_ends_with_its_session() {
+    let server = ModelServer::always(ModelReply::text("4"));
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let to_silent = |spec: &mut rollout_gateway::SessionSpec| spec.routes[0].upstream.base_url = url;
+    let setup = Setup::with(&server, Dialect::Messages, |_| (), to_silent).await;
+    let (_, body) = question(Dialect::Messages, false);
+    let ask = setup.post("/v1/messages/count_tokens", &body).send();
+    let Setup { gateway: _gateway, session, .. } = setup;
+    let (response, _connection) = tokio::join!(ask, async {
+        let connection = silent.accept().await.unwrap();
+        session.close().await;
+        connection
+    });
+    assert_eq!(response.unwrap().status(), 502);
+}

@@ -112,6 +112,84 @@ async fn an_error_in_the_middle_of_a_stream_is_recorded() {
     }
 }
 
+/// An error with the status of a success, as servers send it that pass requests on.
+fn error_with_200(code: u16) -> ModelReply {
+    let error = json!({"code": code, "message": "the provider failed"});
+    ModelReply::raw(200, json!({"error": error}).to_string())
+}
+
+#[tokio::test]
+async fn an_error_with_the_status_of_a_success_is_a_failure() {
+    for (code, status, kind, tries) in [
+        (502, 502, CallErrorKind::UpstreamFailed, 2),
+        (429, 429, CallErrorKind::RateLimited, 2),
+        (400, 400, CallErrorKind::Refused, 1),
+        // The key of the server that passed the request on, or no status.
+        (401, 502, CallErrorKind::UpstreamFailed, 2),
+        (7, 502, CallErrorKind::UpstreamFailed, 2),
+    ] {
+        let server = ModelServer::always(error_with_200(code));
+        let setup = Setup::with(&server, Dialect::Chat, |config| config.max_retries = 1, |_| ()).await;
+        let (answered, body) = setup.ask(Dialect::Chat, false).await;
+        assert_eq!(answered, status, "{code}: {body}");
+        assert!(body.contains("the provider failed"), "{body}");
+        let closed = setup.close().await;
+        assert!(!closed.summary.succeeded());
+        assert_eq!(
+            (closed.calls[0].error.as_ref().unwrap().kind, closed.calls[0].tries),
+            (kind, tries),
+            "{code}"
+        );
+    }
+    let server = ModelServer::sequence([error_with_200(502), ModelReply::text("4")]);
+    let setup = Setup::with(&server, Dialect::Chat, |config| config.max_retries = 1, |_| ()).await;
+    assert_eq!(setup.ask(Dialect::Chat, false).await.0, 200);
+    let closed = setup.close().await;
+    assert_eq!((closed.summary.turns, closed.calls[0].tries), (1, 2));
+}
+
+#[tokio::test]
+async fn a_response_with_both_an_answer_and_an_error_is_passed_on_and_no_turn() {
+    let message = json!({"role": "assistant", "content": "4"});
+    let body =
+        json!({"choices": [{"message": message, "finish_reason": "error"}], "error": {"message": "half"}});
+    let server = ModelServer::always(ModelReply::raw(200, body.to_string()));
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    assert_eq!(setup.ask(Dialect::Chat, false).await, (200, body.to_string()));
+    let closed = setup.close().await;
+    assert_eq!(closed.summary.turns, 0);
+    let error = closed.calls[0].error.as_ref().unwrap();
+    assert_eq!((error.kind, error.message.as_str()), (CallErrorKind::UpstreamFailed, "half"));
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_too_long_is_a_kind_of_its_own() {
+    let server = ModelServer::sequence([
+        ModelReply::overlong(),
+        ModelReply::text("one two").fails_midway("prompt is too long: 9 tokens > 8 maximum"),
+    ]);
+    let setup = Setup::new(&server, Dialect::Chat).await;
+    assert_eq!(setup.ask(Dialect::Chat, true).await.0, 400);
+    setup.ask(Dialect::Chat, true).await;
+    let closed = setup.close().await;
+    assert_eq!(closed.calls[0].error.as_ref().unwrap().kind, CallErrorKind::ContextLength);
+    // An event that has no kind is a failure of the server.
+    assert_eq!(closed.calls[1].error.as_ref().unwrap().kind, CallErrorKind::UpstreamFailed);
+}
+
+#[tokio::test]
+async fn a_prompt_that_google_blocks_is_answered() {
+    let blocked =
+        json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}});
+    let server = ModelServer::always(
+        ModelReply::raw(200, format!("data: {blocked}\n\n")).content_type("text/event-stream"),
+    );
+    let setup = Setup::new(&server, Dialect::Gemini).await;
+    assert_eq!(setup.ask(Dialect::Gemini, true).await.0, 200);
+    let closed = setup.close().await;
+    assert_eq!((&closed.calls[0].error, closed.summary.turns), (&None, 1));
+}
+
 #[tokio::test]
 async fn a_call_whose_agent_left_is_answered_by_its_next_try_and_recorded_once() {
     let hold = Hold::new();

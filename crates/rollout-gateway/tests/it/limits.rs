@@ -350,3 +350,23 @@ async fn cached_responses_are_replayed_in_order_and_cost_nothing() {
     assert_eq!((closed.summary.turns, closed.summary.cost), (3, Some(0.0)));
     assert!(closed.summary.usage.completion_tokens > 0);
 }
+
+#[tokio::test]
+async fn a_response_with_an_error_is_not_saved_in_the_cache() {
+    let failed = serde_json::json!({"type": "response.failed", "response": {
+        "id": "r", "status": "failed", "output": [], "error": {"code": "server_error", "message": "out of order"}}});
+    let chunk = serde_json::json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}],
+                                   "error": {"code": 502, "message": "out of order"}});
+    for (dialect, event) in [(Dialect::Responses, failed), (Dialect::Chat, chunk)] {
+        let cache = tempfile::tempdir().unwrap();
+        let failure = ModelReply::raw(200, format!("data: {event}\n\n")).content_type("text/event-stream");
+        let server = ModelServer::sequence([failure, ModelReply::text("4")]);
+        let cached = |config: &mut GatewayConfig| config.cache = Some(cache.path().to_owned());
+        for is_answered in [false, true, true] {
+            let setup = Setup::with(&server, dialect, cached, |_| ()).await;
+            setup.ask(dialect, true).await;
+            assert_eq!(setup.close().await.summary.succeeded(), is_answered, "{dialect:?}");
+        }
+        assert_eq!(server.served(), 2, "{dialect:?}: the answer is saved");
+    }
+}

@@ -3,7 +3,7 @@
 use rollout_core::redact::Redactor;
 use rollout_gateway::Dialect;
 use rollout_testkit::{ModelReply, ModelServer, files_holding};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{DIALECTS, KEY, Setup, question};
 
@@ -77,12 +77,15 @@ async fn headers_of_the_agent_are_passed_on_without_its_credentials() {
         .header("anthropic-version", "2023-06-01")
         .header("x-stainless-retry-count", "0")
         .header("cookie", "a=b")
+        .header("openai-organization", "another")
+        .header("x-goog-user-project", "another")
         .header("x-claude-code-session-id", "s-1");
     assert_eq!(request.send().await.unwrap().status(), 200);
     let sent = &server.requests()[0];
     assert_eq!(sent.header("anthropic-beta"), Some("new-things"));
     assert_eq!(sent.header("x-api-key"), Some(KEY));
-    for name in ["authorization", "x-stainless-retry-count", "cookie"] {
+    let of_account = ["openai-organization", "x-goog-user-project"];
+    for name in ["authorization", "x-stainless-retry-count", "cookie"].into_iter().chain(of_account) {
         assert_eq!(sent.header(name), None, "{name}");
     }
     let closed = setup.close().await;
@@ -98,17 +101,27 @@ async fn tools_of_the_provider_are_removed_unless_they_are_allowed() {
             Setup::with(&server, Dialect::Responses, |_| (), |spec| spec.provider_tools = allowed).await;
         let (path, mut body) = question(Dialect::Responses, false);
         let own = json!({"type": "function", "name": "shell", "parameters": {"type": "object"}});
-        body["tools"] = json!([own, {"type": "web_search"}]);
-        assert_eq!(setup.post(path, &body).send().await.unwrap().status(), 200);
-        let requests = server.requests();
-        let sent = &requests[0].body["tools"];
-        let closed = setup.close().await;
-        let removed: Vec<&str> = closed.calls[0].removed.iter().map(String::as_str).collect();
-        if allowed {
-            assert_eq!((sent, removed), (&body["tools"], vec![]));
-        } else {
-            assert_eq!((sent, removed), (&json!([own]), vec!["web_search"]));
+        let namespace = |tools: &[&Value]| json!({"type": "namespace", "name": "n", "tools": tools});
+        let search = json!({"type": "web_search"});
+        let lists = [
+            (json!([own, search]), json!([own])),
+            (json!([namespace(&[&own, &search])]), json!([namespace(&[&own])])),
+        ];
+        for (tools, _) in &lists {
+            body["tools"] = tools.clone();
+            assert_eq!(setup.post(path, &body).send().await.unwrap().status(), 200);
         }
-        assert_eq!(closed.calls[0].request["tools"], body["tools"]);
+        let requests = server.requests();
+        let closed = setup.close().await;
+        for (at, (tools, left)) in lists.iter().enumerate() {
+            let (sent, call) = (&requests[at].body["tools"], &closed.calls[at]);
+            let removed: Vec<&str> = call.removed.iter().map(String::as_str).collect();
+            if allowed {
+                assert_eq!((sent, removed), (tools, vec![]));
+            } else {
+                assert_eq!((sent, removed), (left, vec!["web_search"]));
+            }
+            assert_eq!(call.request["tools"], *tools);
+        }
     }
 }

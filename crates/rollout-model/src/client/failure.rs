@@ -227,7 +227,8 @@ const OVERLONG: [&str; 16] = [
     "maximum number of tokens allowed",
 ];
 
-fn is_overlong(body: &str) -> bool {
+/// Whether an error of a server says that the conversation is longer than the context of the model.
+pub fn is_overlong(body: &str) -> bool {
     let body = body.to_lowercase();
     OVERLONG.iter().any(|phrase| body.contains(phrase))
 }
@@ -235,20 +236,30 @@ fn is_overlong(body: &str) -> bool {
 /// Whether an answer with an error status rejects the API key.
 ///
 /// Google rejects an invalid or expired key with status 400, like any other invalid request, and gives the reason in
-/// the details of the error.
+/// the details of the error. OpenRouter rejects a prompt that breaks its rules with status 403, like an invalid key, and
+/// gives the reasons in the metadata of the error.
 pub fn rejects_key(status: StatusCode, body: &[u8]) -> bool {
-    let has_reason = || -> Option<bool> {
-        let body: Value = serde_json::from_slice(body).ok()?;
-        // Some of Google's endpoints wrap the error in a list.
-        let error = body.get("error").or_else(|| body.get(0)?.get("error"))?;
-        let details = error.get("details")?.as_array()?;
-        Some(details.iter().any(|detail| detail["reason"] == "API_KEY_INVALID"))
-    };
+    let body = || serde_json::from_slice::<Value>(body).unwrap_or_default();
     match status.as_u16() {
-        401 | 403 => true,
-        400 => has_reason().unwrap_or(false),
+        401 => true,
+        403 => !is_moderated(&body()["error"]),
+        400 => {
+            let body = body();
+            // Some of Google's endpoints wrap the error in a list.
+            let error = body.get("error").unwrap_or(&body[0]["error"]);
+            let details = error["details"].as_array();
+            details.is_some_and(|details| details.iter().any(|detail| detail["reason"] == "API_KEY_INVALID"))
+        }
         _ => false,
     }
+}
+
+/// Whether an error is about the content of the request.
+fn is_moderated(error: &Value) -> bool {
+    let metadata = &error["metadata"];
+    metadata["reasons"].is_array()
+        || metadata["flagged_input"].is_string()
+        || ["code", "type"].iter().any(|key| error[*key] == "content_policy_violation")
 }
 
 /// How long the server asks to wait: in milliseconds, in seconds, or until a date.
@@ -286,6 +297,28 @@ mod tests {
             let map =
                 headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             assert_eq!(retry_after(&map, now).map(|wait| wait.as_millis()), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_not_about_the_key_is_told_apart_by_the_body() {
+        let google = json!({"error": {"code": 400, "details": [{"reason": "API_KEY_INVALID"}]}});
+        let flagged = json!({"code": 403, "metadata": {"reasons": ["violence"], "flagged_input": "…"}});
+        for (status, body, rejects) in [
+            (401, json!({"error": {"message": "no"}}), true),
+            (403, json!({"error": {"message": "no", "type": "permission_error"}}), true),
+            (403, json!("no"), true),
+            (403, json!({"error": flagged}), false),
+            (403, json!({"error": {"metadata": {"flagged_input": "…"}}}), false),
+            (403, json!({"error": {"code": "content_policy_violation"}}), false),
+            (400, google.clone(), true),
+            (400, json!([google]), true),
+            (400, json!({"error": {"code": 400, "details": [{"reason": "OTHER"}]}}), false),
+            (400, json!({"error": "no"}), false),
+            (404, json!({}), false),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(rejects_key(status, body.to_string().as_bytes()), rejects, "{status} {body}");
         }
     }
 

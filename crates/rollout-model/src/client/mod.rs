@@ -68,7 +68,7 @@ use serde_json::{Map, Value};
 pub use self::endpoint::shown as shown_url;
 pub use self::{
     config::{ClientConfig, ClientDialect, ClientError, RateLimit},
-    failure::{rejects_key, retry_after},
+    failure::{is_overlong, rejects_key, retry_after},
     limits::Limiter,
     model::{Model, SamplingArgs},
     prices::{Price, Prices, PricesError},

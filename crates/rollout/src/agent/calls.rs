@@ -64,6 +64,8 @@ struct CallKind {
 struct CallEnd {
     /// Its number among all calls.
     number: u64,
+    /// Whether it sent messages that can be read.
+    has_messages: bool,
     /// Why it failed, if it did.
     error: Option<CallError>,
 }
@@ -72,7 +74,11 @@ struct CallEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastError<'a> {
     /// The conversation ended by it.
-    Conversation(&'a CallError),
+    Conversation {
+        error: &'a CallError,
+        /// Whether the model has answered an earlier call of the conversation.
+        is_answered: bool,
+    },
     /// Only a call beside the conversation failed, such as one for a title.
     Aside(&'a CallError),
 }
@@ -127,10 +133,20 @@ impl Calls {
                 !thread.tools.is_empty() && !kind.offers_tools && thread.first != kind.first
             })
         };
-        let of_conversation = self.ends.iter().filter(|(kind, _)| !is_aside(kind)).map(|(_, end)| end);
-        match of_conversation.max_by_key(|end| end.number) {
-            Some(CallEnd { error: Some(error), .. }) => Some(LastError::Conversation(error)),
-            _ => {
+        // An answered title is no answer in the conversation. A call without messages may be one of any thread.
+        let is_answered = |kind: &CallKind, end: &CallEnd| {
+            self.threads.iter().any(|thread| {
+                let is_title = thread.tools.is_empty() && thread.turns.len() == 1;
+                !is_title || thread.first == kind.first || !kind.offers_tools || !end.has_messages
+            })
+        };
+        let of_conversation = self.ends.iter().filter(|(kind, _)| !is_aside(kind));
+        let last = of_conversation.max_by_key(|(_, end)| end.number);
+        match last.and_then(|(kind, end)| Some((kind, end, end.error.as_ref()?))) {
+            Some((kind, end, error)) => {
+                Some(LastError::Conversation { error, is_answered: is_answered(kind, end) })
+            }
+            None => {
                 let last = self.ends.values().max_by_key(|end| end.number)?;
                 last.error.as_ref().map(LastError::Aside)
             }
@@ -183,7 +199,8 @@ impl Calls {
         let first = messages.iter().find(|message| !is_system(message));
         let first = first.map(|message| message.text()).unwrap_or_default();
         let first = self.ends.hasher().hash_one(&*first);
-        self.ends.insert(CallKind { first, offers_tools }, CallEnd { number: self.read, error });
+        let end = CallEnd { number: self.read, has_messages: !messages.is_empty(), error };
+        self.ends.insert(CallKind { first, offers_tools }, end);
         first
     }
 
@@ -438,7 +455,7 @@ mod tests {
         compaction["error"] = json!({"kind": "unauthorized", "message": "wrong key"});
         let calls = of(&compaction);
         assert!(
-            matches!(calls.last_error(), Some(LastError::Conversation(error)) if error.message == "wrong key")
+            matches!(calls.last_error(), Some(LastError::Conversation { error, .. }) if error.message == "wrong key")
         );
         assert_eq!(calls.into_messages().len(), 2);
     }
@@ -450,7 +467,7 @@ mod tests {
         failed["error"] = json!({"kind": "rate_limited", "message": "slow down"});
         let calls = read(&[failed]);
         assert!(
-            matches!(calls.last_error(), Some(LastError::Conversation(error)) if error.message == "slow down")
+            matches!(calls.last_error(), Some(LastError::Conversation { error, .. }) if error.message == "slow down")
         );
         assert!(calls.into_trajectory().is_none());
     }
@@ -486,8 +503,49 @@ mod tests {
             (vec![answered(1, plain("do it")), title()], Some(true)),
         ] {
             let calls = read(&calls);
-            let ended = calls.last_error().map(|error| matches!(error, LastError::Conversation(_)));
+            let ended = calls.last_error().map(|error| matches!(error, LastError::Conversation { .. }));
             assert_eq!(ended, expected, "{calls:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_call_beside_the_conversation_is_none_in_it() {
+        let tools =
+            json!([{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]);
+        let plain = |text: &str| json!({"model": "m", "messages": [{"role": "user", "content": text}]});
+        let with_tools = |text: &str| {
+            let mut request = plain(text);
+            request["tools"] = tools.clone();
+            request
+        };
+        let message = json!({"role": "assistant", "content": "so"});
+        let answer = json!({"id": "r", "choices": [{"message": message, "finish_reason": "stop"}]});
+        let answered = |id, request: Value| call(id, "chat", request, answer.clone());
+        let failed_in = |dialect: &str, request: Value| {
+            let mut call = call(3, dialect, request, Value::Null);
+            call["error"] = json!({"kind": "refused", "message": "no"});
+            call
+        };
+        let failed = |request: Value| failed_in("chat", request);
+        for (calls, expected) in [
+            (vec![failed(with_tools("do it"))], false),
+            (vec![answered(1, plain("a title")), failed(with_tools("do it"))], false),
+            (vec![answered(1, with_tools("do it")), failed(with_tools("do it"))], true),
+            (vec![answered(1, with_tools("do it")), failed(with_tools("done so far"))], true),
+            (vec![answered(1, with_tools("do it")), failed_in("messages", json!("no request"))], true),
+            // Without tools, nothing distinguishes calls.
+            (vec![answered(1, plain("do it")), failed(plain("other"))], true),
+            (vec![answered(1, plain("do it")), failed(json!({}))], true),
+            (
+                vec![answered(1, plain("do it")), answered(2, plain("do it")), failed(with_tools("other"))],
+                true,
+            ),
+        ] {
+            let shown = format!("{calls:?}");
+            let Some(LastError::Conversation { is_answered, .. }) = read(&calls).last_error() else {
+                panic!("{shown}");
+            };
+            assert_eq!(is_answered, expected, "{shown}");
         }
     }
 }

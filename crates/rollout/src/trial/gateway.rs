@@ -48,7 +48,8 @@ pub(super) enum Verdict {
     Fine,
     /// It never asked its model.
     Silent,
-    /// It used up what it may use of the model. Most agents then end as if something had failed.
+    /// It used up what it may use of the model, or the model did not take the rest of its conversation. Most agents then
+    /// end as if something had failed, but what they did is graded.
     UsedUp,
     /// It failed for want of a model.
     Failed(Failure),
@@ -173,7 +174,7 @@ impl Line {
             notes.push(format!("the record of model calls cannot be read: {error}"));
             Calls::default()
         });
-        let verdict = verdict(&summary, &calls);
+        let verdict = verdict(&summary, &calls, notes);
         let tool_calls = calls.tool_calls();
         if summary.succeeded() && summary.errors.contains_key(&CallErrorKind::BudgetExhausted) {
             notes.push(
@@ -190,10 +191,10 @@ impl Line {
 }
 
 /// Several agents end in good order after every call failed, so their exit code is not enough.
-fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
-    let (error, is_aside) = match calls.last_error() {
-        Some(LastError::Conversation(error)) => (error, false),
-        Some(LastError::Aside(error)) => (error, true),
+fn verdict(summary: &SessionSummary, calls: &Calls, notes: &mut Vec<String>) -> Verdict {
+    let (error, is_answered, is_aside) = match calls.last_error() {
+        Some(LastError::Conversation { error, is_answered }) => (error, is_answered, false),
+        Some(LastError::Aside(error)) => (error, true, true),
         None if summary.calls == 0 => return Verdict::Silent,
         None => return Verdict::Fine,
     };
@@ -220,13 +221,40 @@ fn verdict(summary: &SessionSummary, calls: &Calls) -> Verdict {
         | CallErrorKind::UpstreamFailed
         | CallErrorKind::Unreachable
         | CallErrorKind::Cut => failed(true),
+        // An agent decides what it asks, and when. If such a failure took its trial out of the results, it could choose
+        // which of its trials count.
+        kind if depends_on_request(kind) && is_answered => {
+            if is_aside {
+                return Verdict::Fine;
+            }
+            let what = match kind {
+                CallErrorKind::ContextLength => "the conversation is longer than the context of the model",
+                _ => "the last call of the conversation was rejected",
+            };
+            notes.push(format!("{what}; the agent's work until then is graded: {}", error.message));
+            Verdict::UsedUp
+        }
         // It never had a model: its other calls failed, or other trials used up what the job may use.
-        CallErrorKind::BudgetExhausted
-        | CallErrorKind::Unauthorized
+        _ => failed(false),
+    }
+}
+
+/// Whether a call fails because of what the agent sent.
+fn depends_on_request(kind: CallErrorKind) -> bool {
+    match kind {
+        CallErrorKind::ContextLength
         | CallErrorKind::InvalidRequest
         | CallErrorKind::ModelNotAllowed
         | CallErrorKind::NotTranslatable
-        | CallErrorKind::Refused => failed(false),
+        | CallErrorKind::Refused => true,
+        CallErrorKind::BudgetExhausted
+        | CallErrorKind::Unauthorized
+        | CallErrorKind::RateLimited
+        | CallErrorKind::UpstreamFailed
+        | CallErrorKind::Unreachable
+        | CallErrorKind::Cut
+        | CallErrorKind::ClientGone
+        | CallErrorKind::Closed => false,
     }
 }
 
