@@ -76,8 +76,10 @@ fn finished(found: &FoundTrial, trial: &SavedTrial) -> Result<String, Failure> {
     let step = dir.deciding_step(result);
     let has_executed = result.durations.agent_execution_sec.is_some();
     for (number, (title, files)) in outputs(&dir, &step).into_iter().enumerate() {
-        let is_shown =
-            |file: &&PathBuf| !(has_executed && number < PREPARATIONS) && !is_quoted(result, &step, file);
+        if has_executed && number < PREPARATIONS {
+            continue;
+        }
+        let is_shown = |file: &&PathBuf| !is_quoted(result, &step, file);
         lines.extend(files.iter().filter(is_shown).flat_map(|file| tail(found.job.path(), file, &title)));
     }
     lines.push(String::new());

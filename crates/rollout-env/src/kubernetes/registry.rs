@@ -104,11 +104,7 @@ impl Registries {
         match exchange_identity(&registry, (image.repository(), actions), identity).await {
             Ok(token) => token.map_or(RegistryAuth::Anonymous, RegistryAuth::Bearer),
             Err(error) => {
-                tracing::warn!(
-                    registry,
-                    error = chain(&error),
-                    "the login for a registry cannot be used"
-                );
+                tracing::warn!(registry, error = chain(&error), "the login for a registry cannot be used");
                 RegistryAuth::Anonymous
             }
         }
