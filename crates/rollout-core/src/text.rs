@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_cause_is_printed_once() {
         let of = |texts: &[&'static str]| {
-            let failure = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Failure(*text, cause))));
+            let failure = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Failure(text, cause))));
             chain(&*failure.unwrap())
         };
         assert_eq!(of(&["cannot add", "no"]), "cannot add: no");
