@@ -96,7 +96,7 @@ fn keys_that_may_change_before_a_resume_are_listed_in_docs() {
     let (models, others): (Vec<_>, Vec<_>) = tables().into_iter().partition(of_models);
     for (page, start, end, sections) in [
         ("jobs.md", "- the configuration, except", "and [the connection", others),
-        ("models.md", "The connection to a model may change:", "\n\n", models),
+        ("models.md", "The connection to a model may change:", ".\n", models),
     ] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
         let text = std::fs::read_to_string(path).unwrap();

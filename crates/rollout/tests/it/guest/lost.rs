@@ -41,7 +41,7 @@ async fn refused(said: &[u8]) -> String {
 #[tokio::test]
 async fn only_a_guest_of_the_same_version_is_accepted() {
     let other = encode_reply(0, &GuestReply::Hello { version: VERSION + 1, scope: KillScope::Namespace });
-    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: its version is 5, expected 4");
+    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: its version is 6, expected 5");
     insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
     insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
     insta::assert_snapshot!(refused(&encode_reply(0, &GuestReply::Done)).await, @"the guest does not answer: its first message is invalid");
