@@ -75,7 +75,7 @@ impl LayerDir {
         if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT) {
             let parent = path.parent().unwrap_or(Path::new(""));
             return match name.as_bytes() {
-                OPAQUE => self.make_opaque(parent),
+                OPAQUE => self.make_opaque(self.open(parent)?.as_fd()),
                 _ => self.whiteout(parent, OsStr::from_bytes(hidden)),
             };
         }
@@ -150,18 +150,26 @@ impl LayerDir {
     }
 
     /// Hides a file of lower layers. overlayfs knows such a file as a device with the number 0.
-    fn whiteout(&mut self, parent: &Path, name: &OsStr) -> io::Result<()> {
-        let (dir, name) = self.vacant_in(parent, name)?;
-        Ok(mknodat(&dir, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?)
+    ///
+    /// What the same layer has in its place stays, before or after this entry. A directory hides what lower layers have
+    /// there if it is opaque, and everything else does anyway.
+    fn whiteout(&self, parent: &Path, name: &OsStr) -> io::Result<()> {
+        require_name(name)?;
+        let dir = self.open(parent)?;
+        match kind(dir.as_fd(), name)? {
+            None => Ok(mknodat(&dir, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?),
+            Some(FileType::Directory) => self.make_opaque(open_dir(dir.as_fd(), name)?.as_fd()),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Hides everything that lower layers have in a directory.
-    fn make_opaque(&mut self, path: &Path) -> io::Result<()> {
+    fn make_opaque(&self, dir: BorrowedFd<'_>) -> io::Result<()> {
         let attribute = match self.owners {
             Owners::Kept => "trusted.overlay.opaque",
             Owners::User => "user.overlay.opaque",
         };
-        Ok(fsetxattr(self.open(path)?, attribute, b"y", XattrFlags::empty())?)
+        Ok(fsetxattr(dir, attribute, b"y", XattrFlags::empty())?)
     }
 
     fn own(&self, parent: BorrowedFd<'_>, name: &OsStr, entry: &Entry<'_, impl Read>) -> io::Result<()> {
@@ -188,9 +196,13 @@ impl LayerDir {
         for component in path.components() {
             let Component::Normal(name) = component else { continue };
             dir = match open_dir(dir.as_fd(), name) {
-                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-                    mkdirat(&dir, name, Mode::from_raw_mode(0o755))?;
-                    open_dir(dir.as_fd(), name)?
+                Err(Errno::NOENT) => make_dir(dir.as_fd(), name)?,
+                // The layer's own devices are left out, so this is a whiteout of what lower layers have here.
+                Err(Errno::NOTDIR) if kind(dir.as_fd(), name)? == Some(FileType::CharacterDevice) => {
+                    unlinkat(&dir, name, AtFlags::empty())?;
+                    let made = make_dir(dir.as_fd(), name)?;
+                    self.make_opaque(made.as_fd())?;
+                    made
                 }
                 opened => opened?,
             };
@@ -205,26 +217,25 @@ impl LayerDir {
 
     /// The parent of a path at which nothing is left.
     fn vacant<'a>(&mut self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
-        let name = path.file_name().ok_or_else(|| invalid("a path without a name"))?;
-        self.vacant_in(path.parent().unwrap_or(Path::new("")), name)
-    }
-
-    fn vacant_in<'a>(&mut self, parent: &Path, name: &'a OsStr) -> io::Result<(OwnedFd, &'a OsStr)> {
-        if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
-            return Err(invalid("a path that leaves the image"));
-        }
-        let dir = self.open(parent)?;
+        let (dir, name) = self.parent(path)?;
         match kind(dir.as_fd(), name)? {
             None => {}
             Some(FileType::Directory) => {
-                let path = parent.join(name);
-                self.directories.retain(|known, _| !known.starts_with(&path));
+                self.directories.retain(|known, _| !known.starts_with(path));
                 unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
             }
             Some(_) => unlinkat(&dir, name, AtFlags::empty())?,
         }
         Ok((dir, name))
     }
+}
+
+/// Rejects a name that is not that of one file.
+fn require_name(name: &OsStr) -> io::Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
+        return Err(invalid("a path that leaves the image"));
+    }
+    Ok(())
 }
 
 fn kind(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileType>> {
@@ -235,9 +246,14 @@ fn kind(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileType>> {
     }
 }
 
-fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(openat(parent, name, flags, Mode::empty())?)
+    openat(parent, name, flags, Mode::empty())
+}
+
+fn make_dir(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
+    open_dir(parent, name)
 }
 
 #[cfg(test)]
@@ -341,6 +357,30 @@ mod tests {
         let mut value = [0; 8];
         assert_eq!(rustix::fs::getxattr(dir.join("b"), "user.overlay.opaque", &mut value), Ok(1));
         assert!(dir.join("b/kept").exists());
+    }
+
+    #[test]
+    fn a_hidden_name_may_also_be_a_new_directory_or_file() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("layer");
+        Made::new()
+            .file(".wh.before", "")
+            .dir("before", 0o700)
+            .file("before/new", "")
+            .dir("after", 0o700)
+            .file("after/new", "")
+            .file(".wh.after", "")
+            .file("file", "new")
+            .file(".wh.file", "")
+            .unpack(&dir)
+            .unwrap();
+        for name in ["before", "after"] {
+            let mut value = [0; 8];
+            assert_eq!(rustix::fs::getxattr(dir.join(name), "user.overlay.opaque", &mut value), Ok(1));
+            assert!(dir.join(name).join("new").exists(), "{name}");
+            assert_eq!(dir.join(name).metadata().unwrap().mode() & 0o7777, 0o700, "{name}");
+        }
+        assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "new");
     }
 
     #[test]

@@ -82,16 +82,30 @@ async fn layers_may_be_plain_or_compressed_with_gzip_or_zstd() {
 #[tokio::test]
 async fn whiteouts_and_opaque_directories_hide_what_lower_layers_have() {
     let (host, registry) = (Host::start().await, Registry::start());
-    let lower =
-        layer(&[("a/", ""), ("a/gone", "1"), ("a/kept", "2"), ("b/", ""), ("b/old", "3"), ("c/d/", "")]);
-    let upper =
-        layer(&[("a/.wh.gone", ""), ("b/", ""), ("b/.wh..wh..opq", ""), ("b/new", "4"), (".wh.c", "")]);
+    let lower = layer(&[
+        ("a/", ""),
+        ("a/gone", "1"),
+        ("a/kept", "2"),
+        ("b/", ""),
+        ("b/old", "3"),
+        ("c/d/", ""),
+        ("e/old", "5"),
+    ]);
+    let hidden = [("a/.wh.gone", ""), ("b/", ""), ("b/.wh..wh..opq", ""), ("b/new", "4"), (".wh.c", "")];
+    let replaced = [(".wh.e", ""), ("e/", ""), ("e/new", "6")];
+    let upper = layer(&[hidden.as_slice(), &replaced].concat());
     registry.image("hidden", "1", &[lower, upper]);
     let image = pull(&images(&host, &[&registry]), &registry, "hidden:1").await.unwrap();
     let inside = sandbox(&host, image).await;
-    for (path, expected) in
-        [("/a/gone", None), ("/a/kept", Some("2")), ("/b/old", None), ("/b/new", Some("4")), ("/c/d/x", None)]
-    {
+    for (path, expected) in [
+        ("/a/gone", None),
+        ("/a/kept", Some("2")),
+        ("/b/old", None),
+        ("/b/new", Some("4")),
+        ("/c/d/x", None),
+        ("/e/old", None),
+        ("/e/new", Some("6")),
+    ] {
         assert_eq!(file(&inside, path).await.as_deref(), expected, "{path}");
     }
     inside.destroy().await.unwrap();
