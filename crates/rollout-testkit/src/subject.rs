@@ -6,6 +6,9 @@ use async_trait::async_trait;
 use rollout::{config::EnvironmentConfig, environment::Provider};
 use serde_json::Value;
 
+/// The variable with the program that a provider starts for an ordinary user.
+pub const USER_PROGRAM: &str = "ROLLOUT_TEST_USER_PROGRAM";
+
 /// A provider under test.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
@@ -33,6 +36,12 @@ pub trait Subject: Send + Sync + 'static {
     /// Removes a preserved environment by its place.
     fn forget(&self, place: &str);
 
+    /// The program that the provider starts, if cases must not run as root. They run as an ordinary user then, who gets
+    /// the place of a readable link of it in [`USER_PROGRAM`].
+    fn program_of_ordinary_user(&self) -> Option<&Path> {
+        None
+    }
+
     /// Words about a missing ability; they must be in the note or the error that a user sees.
     fn lacks(&self, _ability: Ability) -> Option<&'static str> {
         None
@@ -56,6 +65,8 @@ pub enum Ability {
     NoNetwork,
     /// Survives an agent that kills every process; otherwise its environment ends, and a note of the provider says so.
     SurvivesKills,
+    /// Has other users than root, and lets root change all files of an image; otherwise a note of the provider says so.
+    OtherUsers,
     /// Enforces the limit on processes, `pids` in its configuration; otherwise a note of the provider says so.
     LimitProcesses,
 }

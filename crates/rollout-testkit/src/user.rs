@@ -2,14 +2,48 @@
 
 use std::{
     fs,
-    os::unix::fs::lchown,
+    os::unix::fs::{PermissionsExt as _, chown, lchown},
+    path::Path,
     process::{Command, Stdio},
 };
 
-use crate::TestJob;
+use crate::{TestJob, link_program, subject::USER_PROGRAM};
 
 /// The id of an ordinary user and group that every Debian has.
 const ORDINARY_USER: u32 = 65534;
+
+/// Runs a test of the running test program again, as an ordinary user with readable links of both programs.
+pub(crate) fn run_test_as_user(test: &str, program: &Path) {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("make a temporary directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("let others read it");
+    let [tests, command, home] = ["tests", "rollout", "home"].map(|name| dir.path().join(name));
+    link_program(&std::env::current_exe().expect("the test program has a path"), &tests);
+    link_program(program, &command);
+    fs::create_dir(&home).expect("make a home directory");
+    chown(&home, Some(ORDINARY_USER), Some(ORDINARY_USER)).expect("give it away, which needs root");
+    // The name of a test has no crate in it.
+    let (_, name) = test.split_once("::").expect("a test is in a module");
+    let output = lowered(&tests)
+        .args([name, "--exact", "--nocapture"])
+        .env(USER_PROGRAM, &command)
+        .env("HOME", &home)
+        .env("TMPDIR", &home)
+        .current_dir("/")
+        .output()
+        .expect("run the test program");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    // A wrong name would run no test, and succeed.
+    let is_passed = output.status.success() && printed.contains("1 passed");
+    assert!(is_passed, "{printed}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A command that runs a program as the ordinary user.
+fn lowered(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    let [user, group] = ["--reuid", "--regid"].map(|option| format!("{option}={ORDINARY_USER}"));
+    command.args([&user, &group, "--clear-groups", "--"]).arg(program);
+    command
+}
 
 impl TestJob {
     /// The command run by an ordinary user who owns everything of the job except for the command itself.
@@ -25,15 +59,8 @@ impl TestJob {
                 pending.extend(entries.map(|entry| entry.path()).filter(|path| !path.ends_with("rollout")));
             }
         }
-        let mut lowered = Command::new("setpriv");
+        let mut lowered = lowered(command.get_program());
         lowered
-            .args([
-                &format!("--reuid={ORDINARY_USER}"),
-                &format!("--regid={ORDINARY_USER}"),
-                "--clear-groups",
-                "--",
-            ])
-            .arg(command.get_program())
             .args(command.get_args())
             .current_dir(self.root())
             .env_clear()

@@ -97,6 +97,7 @@ impl Subject for Kubernetes {
             | Ability::FractionsOfCpus
             | Ability::LimitMemory
             | Ability::NoNetwork
+            | Ability::OtherUsers
             | Ability::SurvivesKills
             | Ability::Terminals => None,
         }

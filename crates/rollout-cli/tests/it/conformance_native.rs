@@ -1,4 +1,4 @@
-//! The provider conformance suite, in the native environment.
+//! The provider conformance suite, in the native environment, as root and as an ordinary user.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -7,10 +7,18 @@ use rollout::{
     config::EnvironmentConfig,
     environment::{CloudAccess, DockerAccess, HostPaths, KubernetesAccess, Provider, connect},
 };
-use rollout_testkit::{conformance::Subject, link_program, processes_and_mounts_below, runs_in};
+use rollout_testkit::{
+    conformance::{Ability, Subject, USER_PROGRAM},
+    link_program, processes_and_mounts_below, runs_in,
+};
 use serde_json::{Value, json};
 
-struct Native;
+struct Native {
+    /// Whether an ordinary user runs the jobs.
+    is_user: bool,
+}
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_rollout");
 
 #[async_trait]
 impl Subject for Native {
@@ -22,7 +30,8 @@ impl Subject for Native {
         // A link of the job's own, which distinguishes its processes from those of other tests.
         fs::create_dir_all(state_dir).expect("make the state directory");
         let helper = state_dir.join("rollout");
-        link_program(env!("CARGO_BIN_EXE_rollout").as_ref(), &helper);
+        let program = std::env::var_os(USER_PROGRAM).unwrap_or(PROGRAM.into());
+        link_program(program.as_ref(), &helper);
         let place = HostPaths {
             state_dir: state_dir.to_owned(),
             helper,
@@ -31,6 +40,26 @@ impl Subject for Native {
             clouds: CloudAccess::default(),
         };
         connect(config, &place).await.expect("start the native provider")
+    }
+
+    fn program_of_ordinary_user(&self) -> Option<&Path> {
+        self.is_user.then_some(Path::new(PROGRAM))
+    }
+
+    fn lacks(&self, ability: Ability) -> Option<&'static str> {
+        let words = match ability {
+            Ability::LimitCpus => "limits on CPUs are not enforced",
+            Ability::LimitMemory => "limits on memory are not enforced",
+            Ability::LimitProcesses => "limits on processes are not enforced",
+            Ability::OtherUsers => "environments have only the user root and cannot change the host's files",
+            Ability::FractionsOfCpus
+            | Ability::NoNetwork
+            | Ability::Snapshots
+            | Ability::SurvivesKills
+            | Ability::Terminals => return None,
+        };
+        // The user of the tests has no cgroup of its own.
+        self.is_user.then_some(words)
     }
 
     fn leftovers(&self, _job: &str, state_dir: &Path) -> Vec<String> {
@@ -71,4 +100,10 @@ fn parent(pid: i32) -> i32 {
     parent.and_then(|parent| parent.trim().parse().ok()).unwrap_or(0)
 }
 
-rollout_testkit::conformance!(Native);
+rollout_testkit::conformance!(Native { is_user: false });
+
+mod as_ordinary_user {
+    use super::*;
+
+    rollout_testkit::conformance!(Native { is_user: true });
+}

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{
-    Suite,
+    Ability, Suite,
     suite::{fails, says},
 };
 use crate::{Finished, Gate, Library, TestJob, TestTask};
@@ -140,6 +140,9 @@ pub fn the_build_log_is_there_when_something_was_built(suite: &Suite) {
 }
 
 pub fn user_directory_and_variables_of_the_dockerfile_hold_for_agent_and_tests(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let say = "echo $(id -un) $(pwd) $GREETING $HOME";
     let task = TestTask::new("task")
         .dockerfile(
@@ -159,6 +162,9 @@ pub fn user_directory_and_variables_of_the_dockerfile_hold_for_agent_and_tests(s
 }
 
 pub fn a_user_may_be_numeric_ids_without_a_name(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /app\nRUN chown 4321:8765 .\nUSER 4321:8765\n")
         .solution("echo $(id -u) $(id -g); touch /app/done\n");
@@ -192,6 +198,9 @@ pub fn a_tests_link_of_the_image_leads_nowhere(suite: &Suite) {
 }
 
 pub fn a_logs_directory_of_the_image_is_used_whatever_its_mode(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     for (logs, user) in [
         ("mkdir -p /logs/agent /logs/verifier; echo old > /logs/agent/old; chmod 700 /logs /logs/*", "root"),
         ("mkdir -p /logs/agent; chmod 000 /logs/agent /logs", "root"),
@@ -209,6 +218,9 @@ pub fn a_logs_directory_of_the_image_is_used_whatever_its_mode(suite: &Suite) {
 }
 
 pub fn a_logs_directory_that_the_image_closes_to_its_own_user_is_named_in_the_error(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task = TestTask::new("task")
         .dockerfile(
             "FROM test\nWORKDIR /app\nRUN mkdir -p /logs/agent && chmod 700 /logs/agent\nUSER daemon\n",

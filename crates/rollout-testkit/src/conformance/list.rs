@@ -297,7 +297,8 @@ macro_rules! conformance_cases {
             $(
                 #[test]
                 fn $case() {
-                    $crate::conformance::$module::$case(&$crate::conformance::Suite::new($subject));
+                    let test = concat!(module_path!(), "::", stringify!($case));
+                    $crate::conformance::run(test, $subject, $crate::conformance::$module::$case);
                 }
             )*
         }

@@ -4,12 +4,15 @@
 use serde_json::json;
 
 use super::{
-    Suite,
+    Ability, Suite,
     suite::{fails, never_ran, says},
 };
 use crate::TestTask;
 
 pub fn an_image_without_bash_fails_the_agent_with_what_is_missing(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task =
         TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nRUN rm -f /bin/bash /usr/bin/bash\n");
     let (_, result) = fails(&suite.job().task(task).oracle(), "agent_execution_failed");
@@ -18,6 +21,9 @@ pub fn an_image_without_bash_fails_the_agent_with_what_is_missing(suite: &Suite)
 }
 
 pub fn an_image_without_tar_works(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /app\nRUN rm -f /bin/tar /usr/bin/tar /bin/gzip /usr/bin/gzip\n")
         .file("solution/data/x", "x\n")
@@ -28,6 +34,9 @@ pub fn an_image_without_tar_works(suite: &Suite) {
 }
 
 pub fn an_image_without_sh_works(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task = TestTask::new("task").dockerfile(
         "FROM test\nWORKDIR /app\nSHELL [\"/bin/bash\", \"-c\"]\nRUN rm -f /bin/sh /usr/bin/sh /bin/dash /usr/bin/dash\n",
     );

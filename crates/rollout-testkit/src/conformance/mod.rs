@@ -62,5 +62,14 @@ mod suite;
 pub mod tunnel;
 pub mod verdict;
 
-pub use crate::subject::{Ability, Subject};
+pub use crate::subject::{Ability, Subject, USER_PROGRAM};
 pub use suite::{Inside, Suite};
+
+/// Runs the case of a test, as an ordinary user if the subject demands one.
+#[doc(hidden)]
+pub fn run(test: &str, subject: impl Subject, case: fn(&Suite)) {
+    match subject.program_of_ordinary_user().filter(|_| rustix::process::geteuid().is_root()) {
+        Some(program) => crate::user::run_test_as_user(test, program),
+        None => case(&Suite::new(subject)),
+    }
+}

@@ -28,6 +28,9 @@ fn answers(server: &ModelServer) -> Vec<String> {
 }
 
 pub fn a_model_works_with_its_tools_where_scripts_of_agents_run(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let patch =
         "*** Begin Patch\n*** Update File: notes/plan.txt\n@@\n first\n-second\n+done\n*** End Patch\n";
     let server = ModelServer::turns([

@@ -39,6 +39,9 @@ pub fn environments_are_preserved_as_the_policy_says(suite: &Suite) {
 }
 
 pub fn a_preserved_environment_can_be_opened_again_and_stays(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     if suite.lacks(Ability::Terminals) {
         return;
     }

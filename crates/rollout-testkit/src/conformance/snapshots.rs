@@ -8,7 +8,7 @@ use rollout::config::{Bytes, Cpus};
 use rollout::environment::{EnvironmentSpec, Origin};
 use serde_json::{Value, json};
 
-use super::{Suite, suite::PRIVATE_DIRS};
+use super::{Ability, Suite, suite::PRIVATE_DIRS};
 use crate::{Finished, Library, TestJob, TestTask, library::runtime};
 
 const REWARD: &str = "echo 1 > /logs/verifier/reward.txt\n";
@@ -70,6 +70,9 @@ pub fn nothing_of_the_trial_that_installed_is_visible_in_others(suite: &Suite) {
 }
 
 pub fn changes_of_the_install_are_visible_in_later_trials(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let install =
         "rm -r /usr/share/base-files; mkdir -m 1751 /opt/own; ln -s own /opt/link; chown daemon /opt/own";
     let look = "ls -d /usr/share/base-files 2> /dev/null; stat -c '%a %U %N' /opt/own /opt/link";
@@ -83,6 +86,9 @@ pub fn changes_of_the_install_are_visible_in_later_trials(suite: &Suite) {
 }
 
 pub fn settings_of_the_image_hold_in_later_trials(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let task = |name: &str| {
         let dockerfile = format!("FROM test\nENV WHICH={name}\nWORKDIR /opt/{name}\nUSER daemon\n");
         TestTask::new(name).dockerfile(&dockerfile).tests(REWARD)

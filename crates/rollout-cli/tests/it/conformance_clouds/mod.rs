@@ -142,7 +142,7 @@ impl Subject for Cloud {
             Ability::NoNetwork => {
                 self.lacks.contains(&ability).then_some("does not support environments without a network")
             }
-            Ability::LimitCpus | Ability::LimitMemory => None,
+            Ability::LimitCpus | Ability::LimitMemory | Ability::OtherUsers => None,
         }
     }
 }
