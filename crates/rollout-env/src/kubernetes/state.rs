@@ -256,13 +256,10 @@ fn terminated(state: &ContainerState, is_deleted: bool) -> Option<EnvironmentErr
         // A restarted node no longer has the container.
         ("ContainerStatusUnknown", _) => lost(format!("the node lost the container: {message}")),
         (_, KILLED) if is_deleted => deleted(),
-        // Runtimes can miss that the memory ran out, and a virtual machine does not report it. No process of the container
-        // can kill the guest itself, and a trial must not get another attempt because it used too much memory.
-        (_, KILLED) => EnvironmentError::Ended(
-            "the container's first process was killed, most likely because the memory ran out: raise \
-             environment.memory in task.toml or environment.override_memory in the job"
-                .to_owned(),
-        ),
+        // No process of the container can kill the guest.
+        (_, KILLED) => lost(format!(
+            "the container was stopped from outside, by a person or the node (exit code {code})"
+        )),
         (_, code) if SIGNALS.contains(&code) => {
             EnvironmentError::Ended(format!("the container's first process was killed by signal {}", code - 128))
         }
@@ -370,7 +367,7 @@ mod tests {
                 "its own volume",
                 evicted("Usage of EmptyDir volume \"data\" exceeds the limit \"1Gi\". "),
             ),
-            (true, "killed, and its runtime missed why", main_is(killed.clone())),
+            (false, "killed from outside", main_is(killed.clone())),
             (
                 false,
                 "pressure of the node",
