@@ -95,7 +95,7 @@ pub(super) struct Docker {
     prepared: Preparations,
     /// When images were last used.
     times: ImageTimes,
-    /// Only one trial at a time makes room. Whether it was said that the build cache is kept.
+    /// Whether the warning about the build cache was shown. Locked while a trial makes room.
     room: tokio::sync::Mutex<bool>,
     /// The relevant parts of image configurations, by reference.
     configs: Mutex<HashMap<String, ImageConfig>>,

@@ -16,7 +16,11 @@ pub fn env_lines(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)
 
 /// A value without the quotes around it. A value without quotes ends before a comment.
 fn without_quotes(value: &str) -> &str {
-    let quoted = ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote));
+    let quoted = ['"', '\''].into_iter().find_map(|quote| {
+        let inner = value.strip_prefix(quote)?;
+        let (text, rest) = inner.split_once(quote)?;
+        inner.strip_suffix(quote).or_else(|| rest.trim_start().starts_with('#').then_some(text))
+    });
     quoted.unwrap_or_else(|| value.split(" #").next().unwrap_or_default().trim_end())
 }
 
@@ -26,7 +30,8 @@ mod tests {
 
     #[test]
     fn files_with_variables_have_comments_quotes_and_names_alone() {
-        let text = "# comment\nA=1\nexport B=\"two # words\"\n\nC\nD=x # note\nE=a=b\nF=a#b\n";
+        let text =
+            "# comment\nA=1\nexport B=\"two # words\"\n\nC\nD=x # note\nE=a=b\nF=a#b\nG=\"x\" # note\n";
         let found: Vec<_> = env_lines(text).collect();
         let expected = [
             (2, "A", Some("1")),
@@ -35,6 +40,7 @@ mod tests {
             (6, "D", Some("x")),
             (7, "E", Some("a=b")),
             (8, "F", Some("a#b")),
+            (9, "G", Some("x")),
         ];
         assert_eq!(found, expected);
     }

@@ -35,7 +35,11 @@ pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     for warning in &loaded.warnings {
         writeln!(anstream::stderr().lock(), "{}", redactor.text(&warning.render(true)))?;
     }
-    let unreachable = preflight::unreachable_models_of_benchmark(&loaded.config).await;
+    let unreachable = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        unreachable = preflight::unreachable_models_of_benchmark(&loaded.config) => unreachable,
+    };
     super::preflight::print_warnings(&findings(&unreachable, false))?;
     let log = start_logging(&loaded, form);
     let recorded = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();

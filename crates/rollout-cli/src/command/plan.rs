@@ -1,4 +1,4 @@
-//! A plan as text, for `--dry-run`, and the part of it that is printed before each run.
+//! A plan as text, for `--dry-run`, and its cost, which `run` prints before it starts.
 
 use std::io::{self, Write as _};
 

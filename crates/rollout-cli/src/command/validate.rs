@@ -126,7 +126,7 @@ async fn questions(path: &Path) -> Result<Findings, Failure> {
     }
     let mut found = Findings { subject: path.display().to_string(), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
-    let unreachable = rollout::preflight::unreachable_models_of_benchmark(&loaded.config).await;
+    let unreachable = checks::unreachable_models_of_benchmark(&loaded.config).await;
     found.warnings.extend(findings(&unreachable, false));
     match benchmark::load_questions(&loaded.config) {
         Ok(items) => found.subject += &format!(" ({})", count(items.len() as u64, "question")),

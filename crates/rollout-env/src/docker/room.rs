@@ -72,7 +72,7 @@ impl Engine {
     /// that was not used for `prune_after`. Does nothing if the disk of the engine is on another machine.
     ///
     /// Other programs may have filled the build cache, which the engine does not record: without `prune_after`, it
-    /// stays, which is said once.
+    /// stays, and the first call reports this.
     pub(super) async fn make_room(
         &self,
         wanted: u64,

@@ -216,7 +216,7 @@ fn ended(pod: &Pod, is_deleted: bool) -> Option<EnvironmentError> {
     if main.is_some() {
         return main;
     }
-    let init = statuses(pod).find_map(|status| {
+    let init = statuses(pod).filter(|status| status.name != LINK).find_map(|status| {
         let end = status.state.as_ref()?.terminated.as_ref()?;
         (end.exit_code != 0).then(|| {
             let message = end.message.as_deref().or(end.reason.as_deref()).unwrap_or_default();
@@ -414,10 +414,12 @@ mod tests {
 
     #[test]
     fn the_end_of_the_link_alone_is_not_the_cause() {
-        let link = both_are(json!({"terminated": {"exitCode": 0}}), json!({"running": {}}));
-        assert!(link.cause().is_none());
-        let end = link.end().unwrap();
-        assert!(matches!(&end, EnvironmentError::Lost(text) if text.contains("link")), "{end}");
+        for code in [0, 1, 137] {
+            let link = both_are(json!({"terminated": {"exitCode": code}}), json!({"running": {}}));
+            assert!(link.cause().is_none(), "{code}");
+            let end = link.end().unwrap();
+            assert!(matches!(&end, EnvironmentError::Lost(text) if text.contains("link")), "{end}");
+        }
         assert!(matches!(
             main_is(json!({"terminated": {"exitCode": 1}})).cause(),
             Some(EnvironmentError::Lost(_))

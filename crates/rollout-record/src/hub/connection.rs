@@ -35,7 +35,7 @@ pub enum HubConnectionError {
 }
 
 impl HubConnection {
-    /// Uses the hub at this address. White space around the token is removed, and an empty token is none. `configure`
+    /// Uses the hub at this address. White space around the token is removed, and an empty token is ignored. `configure`
     /// extends the HTTP client. Nothing is sent yet.
     pub fn new(
         endpoint: &str,

@@ -66,7 +66,7 @@ impl LiveUsage {
             Some(step.live_conversation()).filter(|path| path.exists()).unwrap_or_else(|| step.calls());
         let mut file = match open_below(job, &path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return of_ended(job, &step),
             Err(error) => return Err(error),
         };
         let length = file.metadata()?.len();
@@ -94,6 +94,30 @@ impl LiveUsage {
         self.read = Some((path, whole));
         Ok((self.used.turns > 0).then_some(self.used))
     }
+}
+
+/// A conversation that has ended.
+#[derive(Deserialize)]
+struct Ended {
+    turns: Vec<EndedTurn>,
+}
+
+#[derive(Deserialize)]
+struct EndedTurn {
+    response: CallOutline,
+}
+
+/// The usage of a conversation that has ended, whose file replaces the live one while the tests run.
+fn of_ended(job: &Path, step: &TrialDir) -> io::Result<Option<ModelProgress>> {
+    let file = match open_below(job, &step.trajectory()) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let ended: Ended = serde_json::from_reader(io::BufReader::new(file))?;
+    let mut used = ModelProgress::default();
+    ended.turns.iter().for_each(|turn| add(&mut used, &turn.response));
+    Ok((used.turns > 0).then_some(used))
 }
 
 fn add(used: &mut ModelProgress, call: &CallOutline) {

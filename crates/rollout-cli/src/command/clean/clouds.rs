@@ -16,7 +16,7 @@ struct Cleaned {
     left: Vec<(String, String)>,
 }
 
-/// Deletes sandboxes of ended runs of this machine in all accounts. Whatever cannot be done in one account is reported,
+/// Deletes sandboxes in all accounts: those of ended runs of this machine, and others by flags. Whatever cannot be done in one account is reported,
 /// and the others are cleaned. Returns whether everything was done.
 pub(super) async fn clean(args: &Clean) -> Result<bool, Failure> {
     let accounts = accounts(&place()?).await;

@@ -1,11 +1,12 @@
 //! The results of the oracle and nop on each task.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use rollout::{
     name::TrialId,
     record::{
         journal::PlannedTask,
+        layout::JobDir,
         saved::{SavedError, SavedJob},
     },
     result::{ErrorType, TrialResult},
@@ -51,6 +52,8 @@ pub(crate) struct Evidence {
     pub(crate) trial: TrialId,
     pub(crate) reward: Option<f64>,
     pub(crate) error: Option<(ErrorType, String)>,
+    /// The directory with the output of the tests that decided the outcome.
+    pub(crate) tests: PathBuf,
 }
 
 impl Tally {
@@ -60,6 +63,7 @@ impl Tally {
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
         let tasks = planned_tasks.iter().map(|task| (key(task), Task::default())).collect();
         let mut tally = Self { tasks, unfinished: 0 };
+        let dir = JobDir::new(job.path());
         let mut finished = 0;
         for trial in job.trials()? {
             let trial = trial?;
@@ -68,7 +72,7 @@ impl Tally {
             }
             finished += 1;
             let key = (trial.id.dataset.to_string(), trial.id.task.to_string());
-            tally.tasks.entry(key).or_default().add(trial.id, &trial.result);
+            tally.tasks.entry(key).or_default().add(&dir, trial.id, &trial.result);
         }
         for (number, task) in planned_tasks.iter().enumerate() {
             let has_solution = job.about(number)?.and_then(|about| about.has_solution);
@@ -86,7 +90,7 @@ impl Tally {
 }
 
 impl Task {
-    fn add(&mut self, trial: TrialId, result: &TrialResult) {
+    fn add(&mut self, dir: &JobDir, trial: TrialId, result: &TrialResult) {
         let passed = result.is_solved() == Some(true);
         let error = result.error.as_ref();
         self.ran |= result.environment.is_some();
@@ -100,7 +104,8 @@ impl Task {
             }
             if attempts.evidence.len() < EVIDENCE {
                 let error = error.map(|error| (error.kind, error.message.clone()));
-                attempts.evidence.push(Evidence { trial, reward: result.reward, error });
+                let tests = dir.trial(&trial).deciding_step(result).verifier();
+                attempts.evidence.push(Evidence { trial, reward: result.reward, error, tests });
             }
         }
     }

@@ -6,7 +6,8 @@ use rollout_testkit::Cut;
 
 use super::*;
 
-/// Lets agents meet a failure, some only in the full form: with the environment, the name, the dialect, and the image.
+/// Tests of agents whose model server fails, some only in the full form. Each line has the environment, the name and the
+/// dialect; in the full form, also the image.
 macro_rules! agents {
     ($check:ident quick { $($quick:ident: $in_quick:ident, $agent:literal, $dialect:literal;)* }
                   full { $($full:ident: $in_full:ident, $other:literal, $other_dialect:literal, $base:expr;)* }) => {

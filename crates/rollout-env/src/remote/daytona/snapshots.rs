@@ -64,8 +64,14 @@ impl SnapshotBuild {
             let local =
                 |error: io::Error| CloudError::Build(format!("cannot pack the build context: {error}"));
             let file = tempfile::NamedTempFile::new().map_err(local)?;
-            let (content, path) = (source.clone(), file.path().to_owned());
-            let (size, sha256) = blocking(move || pack(&content, &path)).await.map_err(local)?;
+            let content = source.clone();
+            // The work owns the file, because it may begin after its caller has ended.
+            let (file, size, sha256) = blocking(move || {
+                let (size, sha256) = pack(&content, file.path())?;
+                Ok((file, size, sha256))
+            })
+            .await
+            .map_err(local)?;
             refuse_links(file.path()).await?;
             access.put(api, &source.key, &Archive { path: file.path(), size, sha256 }).await?;
         }

@@ -131,7 +131,7 @@ async fn given_up(backend: Trouble) -> (String, Duration) {
     };
     let (work, began) = (work(backend), Instant::now());
     let (caller, gone) = oneshot::channel();
-    let waits = watch::Sender::default();
+    let (waits, reasons) = watch::channel(String::new());
     let creation = work.create(&plan, began + Duration::from_secs(600), gone, &waits);
     let leave = async {
         sleep(Duration::from_millis(100)).await;
@@ -139,7 +139,7 @@ async fn given_up(backend: Trouble) -> (String, Duration) {
     };
     let (created, ()) = tokio::join!(creation, leave);
     let error = created.map(|created| created.id).unwrap_err();
-    let waited = waits.borrow().clone();
+    let waited = reasons.borrow().clone();
     assert!(waited.starts_with("the creation of its sandbox: "), "{waited}");
     (error.to_string(), began.elapsed())
 }
