@@ -1,4 +1,4 @@
-//! Job files of Harbor: recognised by their keys, and translated before they are read, which a warning says.
+//! Job files of Harbor: recognised by their keys, reported in a warning, and translated before they are read.
 //!
 //! A setting without a counterpart is an error if it changes what is run or how it is scored, and a warning otherwise.
 

@@ -304,7 +304,9 @@ fn refuse_unpriced(root: &Section<'_>, config: &JobConfig) {
     if config.gateway.max_cost.is_some() || of_preset().any(|(_, limit)| limit.is_some()) {
         let has_price = |name: &str| {
             known_prices().get(name).is_some()
-                || of_preset().all(|(model, _)| config.price_at(model, name).is_some())
+                || of_preset()
+                    .filter(|(_, limit)| config.gateway.max_cost.is_some() || limit.is_some())
+                    .all(|(model, _)| config.price_at(model, name).is_some())
         };
         let mapped: BTreeSet<_> = config.gateway.models.values().flatten().collect();
         for name in mapped.into_iter().filter(|name| !has_price(name)) {

@@ -66,7 +66,10 @@ fn outputs(job: &Path, trial: &SavedTrial) -> Vec<(&'static str, String)> {
     let step = dir.deciding_step(&trial.result);
     let files = [
         ("Building the image", dir.build_log()),
-        ("Standard error of the agent's installation", step.setup().join("stderr.txt")),
+        (
+            "Standard error of the agent's installation, or of setup.sh of the step",
+            step.setup().join("stderr.txt"),
+        ),
         ("Standard output of the agent", step.command().join("stdout.txt")),
         ("Standard error of the agent", step.command().join("stderr.txt")),
         ("Standard output of the tests", step.verifier().join("stdout.txt")),

@@ -45,7 +45,7 @@ pub(super) struct Keep {
     pub(super) rows: bool,
     /// They are passed to the caller.
     pub(super) outputs: bool,
-    /// What unsolved ones ended with is part of events.
+    /// Events contain the end of the conversations of unsolved trials.
     pub(super) evidence: bool,
 }
 

@@ -81,7 +81,7 @@ async fn failure(url: Url) -> Option<String> {
             return None;
         }
     }
-    // A proxy may know the way.
+    // The server may be reachable only through a proxy, which this client uses.
     let client = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build().ok()?;
     let error = client.get(url).send().await.err().filter(reqwest::Error::is_connect)?;
     Some(chain(&error.without_url()))

@@ -221,7 +221,8 @@ async fn on_environment(
         // They are collected again, and must not be written to the files of the finished trial.
         let links = context.step.dir.artifacts();
         if let Err(error) = blocking(move || remove_dir(&links)).await {
-            record.notes.push(format!("cannot remove the links to the earlier artifacts: {error}"));
+            let message = format!("cannot remove the links to the earlier artifacts: {error}");
+            return Ok(Err(Failure::new(ErrorType::InternalError, message)));
         }
     }
     let (id, name) = (trial.id.to_string(), context.environment_name());
