@@ -97,7 +97,7 @@ fn an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_counted() {
     1 trial with new findings
     1 trial without findings: no usable answer in two requests
     1 trial without findings: the model's server failed
-    4 requests: 1754 input tokens, 23 output tokens, unknown cost
+    4 requests: 1692 input tokens, 23 output tokens, unknown cost
     written to jobs/job/eval-log
     "#);
     let log = job.dir().join("eval-log/model/sums/episodes");
