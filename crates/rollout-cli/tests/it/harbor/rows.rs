@@ -346,7 +346,7 @@ fn tests_of_an_older_task_can_be_in_their_image_if_the_job_has_the_rules_of_harb
     assert_eq!(result(&job().set("compat", json!("harbor")).run().expect(0), "older")["reward"], 1.0);
     let job = job();
     let message = result(&job.run().expect(1), "older")["error"]["message"].to_string();
-    assert!(message.contains("tests/test.sh is missing; only with `compat: harbor`"), "{message}");
+    assert!(message.contains("tests/test.sh is missing (with `compat: harbor`"), "{message}");
     let found = job.rollout(&["validate", "set"]).expect(2).stdout();
     assert!(found.contains("tests/test.sh is missing"), "{found}");
 }

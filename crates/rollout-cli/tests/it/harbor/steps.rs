@@ -317,5 +317,5 @@ fn a_step_whose_tests_are_only_in_its_image_needs_the_rules_of_harbor() {
         .file("steps/one/tests/Dockerfile", "FROM test\n");
     let job = native().task(task).oracle();
     let message = result(&job.run().expect(1), "older-step")["error"]["message"].to_string();
-    assert!(message.contains("tests/test.sh is missing; only with `compat: harbor`"), "{message}");
+    assert!(message.contains("tests/test.sh is missing (with `compat: harbor`"), "{message}");
 }
