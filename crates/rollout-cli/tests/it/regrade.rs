@@ -414,10 +414,11 @@ fn the_services_of_a_compose_task_are_preserved_and_start_again_for_the_tests() 
 fn environments_that_cannot_be_copied_do_not_count_as_preserved() {
     let job = preserved();
     job.run().expect(0);
-    let path = job.dir().join("config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    config["environment"] = json!({"type": "kubernetes", "preserve_env": "always"});
-    fs::write(&path, config.to_string()).unwrap();
+    for task in ["good", "near"] {
+        let mut result = trial(&job, &format!("job/agent/set/{task}__1"));
+        result["environment"]["provider"] = json!("kubernetes");
+        fs::write(job.dir().join(format!("agent/set/{task}__1/result.json")), result.to_string()).unwrap();
+    }
     let survey = job.rollout(&["regrade", "jobs/job", "--dry-run"]).expect(1).stdout();
     assert!(survey.contains("2 trials: 2 cannot be graded again"), "{survey}");
     assert!(survey.contains("the kubernetes provider cannot copy a preserved environment"), "{survey}");

@@ -114,10 +114,11 @@ pub(crate) fn basis(
     {
         return Basis::Nothing(format!("{reason}; {SEPARATE_HINT}"));
     }
+    let provider = result.environment.as_ref().map_or("", |environment| &environment.provider);
+    let is_copied = EnvironmentKind::from_name(provider).is_none_or(EnvironmentKind::copies_preserved);
     match preserved {
-        Some(_) if !config.environment.kind.is_none_or(EnvironmentKind::copies_preserved) => {
-            let kind = config.environment.kind.map(EnvironmentKind::as_str).unwrap_or_default();
-            let reason = format!("the {kind} provider cannot copy a preserved environment");
+        Some(_) if !is_copied => {
+            let reason = format!("the {provider} provider cannot copy a preserved environment");
             Basis::Nothing(format!("{reason}; {SEPARATE_HINT}"))
         }
         Some(place) if is_removed(result, &place) => Basis::Nothing(format!(
