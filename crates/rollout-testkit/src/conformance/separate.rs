@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::Suite;
+use super::{Ability, Suite};
 use crate::TestTask;
 
 const SEPARATE: &str =
@@ -28,6 +28,9 @@ pub fn separate_tests_see_the_artifacts_and_nothing_else_of_the_agents_work(suit
 }
 
 pub fn an_agent_that_replaces_programs_or_keeps_processes_gains_nothing_from_separate_tests(suite: &Suite) {
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
     let forger = "while :; do echo 1 > /logs/verifier/reward.txt; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; done";
     let script = format!(
         "(setsid sh -c \"{forger}\" > /dev/null 2>&1 &)
