@@ -134,7 +134,6 @@ agents! { always_cut
         mini_swe_agent: native, "mini-swe-agent", "chat", "test";
         cline: native, "cline", "chat", "test";
         copilot: native, "copilot", "chat", "test";
-        goose: native, "goose", "chat", "test";
         kimi_code: native, "kimi-code", "chat", "test";
         opencode: native, "opencode", "chat", "test";
         qwen_code: native, "qwen-code", "chat", "test";
@@ -167,11 +166,16 @@ mod of_silent_agents {
     use super::*;
 
     #[track_caller]
-    fn is_refused(make: MakeJob, agent: &str, base: &str) {
-        let server = ModelServer::always(ModelReply::error(400, "no such thing"));
+    fn fails(make: MakeJob, agent: &str, base: &str, reply: ModelReply, kind: &str) {
+        let server = ModelServer::always(reply);
         let model = served_by(&server, "chat");
         let job = make(agent, &model).task(HELLO.task(base)).set("retry", json!({"max_attempts": 1}));
-        had_no_model(job.set("gateway", json!({"max_retries": 0})), agent, "refused");
+        had_no_model(job.set("gateway", json!({"max_retries": 0})), agent, kind);
+    }
+
+    #[track_caller]
+    fn is_refused(make: MakeJob, agent: &str, base: &str) {
+        fails(make, agent, base, ModelReply::error(400, "no such thing"), "refused");
     }
 
     #[test]
@@ -184,6 +188,12 @@ mod of_silent_agents {
     #[ignore = "part of ./test --full"]
     fn a_refused_call_of_goose() {
         is_refused(native, "goose", "test");
+    }
+
+    #[test]
+    #[ignore = "part of ./test --full"]
+    fn a_cut_stream_of_goose() {
+        fails(native, "goose", "test", ModelReply::text("one two three").cut(Cut::Midway), "cut");
     }
 
     #[test]

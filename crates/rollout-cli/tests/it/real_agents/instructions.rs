@@ -22,7 +22,9 @@ fn long_task(base: &str) -> TestTask {
 #[track_caller]
 fn reads_all_of_it(agent: &str, dialect: &str) {
     let server = model();
-    let ran = native(agent, &served_by(&server, dialect)).task(long_task("test")).run().expect(0);
+    let job = native(agent, &served_by(&server, dialect)).task(long_task("test"));
+    // Some agents need more than the usual 2 GB for so long a text.
+    let ran = job.set("environment/override_memory", json!("4G")).run().expect(0);
     let result = ran.trial(&format!("{agent}/set/hello__1"));
     assert_eq!(result["reward"], 1.0, "{result:#}");
     let asked = server.requests();
