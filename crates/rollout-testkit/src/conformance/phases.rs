@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::Suite;
+use super::{Ability, Suite};
 use crate::{Gate, TestTask};
 
 pub fn a_trial_leaves_the_documented_directory_behind(suite: &Suite) {
@@ -189,17 +189,20 @@ pub fn a_script_of_hundreds_of_kilobytes_runs(suite: &Suite) {
 }
 
 pub fn an_install_file_is_found_beside_the_job(suite: &Suite) {
-    let agent = json!({"name": "agent", "install_file": "install.sh", "execute": "/var/tmp/greet"});
+    if suite.lacks(Ability::OtherUsers) {
+        return;
+    }
+    let agent = json!({"name": "agent", "install_file": "install.sh", "execute": "greet"});
     let job = suite
         .job()
         .task(TestTask::new("task"))
         .file(
             "install.sh",
-            "printf '#!/bin/sh\\necho hello from $0\\n' > /var/tmp/greet; chmod +x /var/tmp/greet",
+            "printf '#!/bin/sh\\necho hello from $0\\n' > /usr/local/bin/greet; chmod +x /usr/local/bin/greet",
         )
         .agent(agent);
     let finished = job.run().expect(0);
-    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "hello from /var/tmp/greet\n");
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "hello from /usr/local/bin/greet\n");
 }
 
 pub fn shell_variables_in_scripts_belong_to_the_shell(suite: &Suite) {
